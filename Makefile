@@ -1,0 +1,33 @@
+# Each target sets up what it needs: only Python 3.11 or newer and make have to be there.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test lint format bench
+
+demo: $(INSTALLED)  ## RMC against LSTM on a small N-th farthest, at most five minutes on two CPU cores
+	$(BIN)/rmc demo
+
+# Two workers of one thread each suit two cores better than one worker of two: most tests are small.
+test: lint  ## lint, format check and the whole test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/data_generation.py
+	$(BIN)/python benchmarks/cores.py
+
+# Installed anew only when the dependencies change.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed; give one with: make PYTHON=python3.12 ..." >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@

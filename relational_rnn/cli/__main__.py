@@ -1,0 +1,43 @@
+"""The command `rmc`. Nothing here imports torch: `rmc --help` must answer at once."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from relational_rnn.cli import UsageError
+
+USAGE = """\
+usage: rmc COMMAND ...
+
+  rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--help] [--any.option VALUE ...]
+  rmc train --resume FOLDER     continue a run that was stopped
+  rmc eval FOLDER               score a run's newest weights on fresh samples
+  rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
+  rmc doctor                    what this machine can do
+
+experiments: nth-farthest
+"""
+COMMANDS = ("train", "eval", "demo", "doctor")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    try:
+        if command not in COMMANDS:
+            raise UsageError(f"unknown command {command!r}; allowed: {', '.join(COMMANDS)}")
+        return importlib.import_module(f"relational_rnn.cli.{command}").main(rest)
+    except UsageError as error:
+        print(f"rmc: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("rmc: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""rmc train: a preset with overrides into a new run folder, or the continuation of an old one."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from relational_rnn.cli import UsageError
+
+EXPERIMENTS = {"nth-farthest": "relational_rnn.experiments.nth_farthest"}
+HELP = """\
+usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
+       rmc train EXPERIMENT [--preset NAME] --help     every option, with the preset's values
+       rmc train --resume FOLDER
+
+experiments: {}
+"""
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(HELP.format(", ".join(EXPERIMENTS)), end="")
+        return 0
+    arguments, folder = take_option(arguments, "--resume")
+    if folder is not None:
+        return resume(folder, arguments)
+    name, *rest = arguments
+    experiment = load_experiment(name)
+    rest, preset = take_option(rest, "--preset", default="fast")
+    rest, run = take_option(rest, "--run")
+    if preset not in experiment.PRESETS:
+        raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
+    config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")
+    if run is None:
+        moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+        run = f"runs/{name}/{preset}-{config.core}-seed{config.training.seed}-{moment}"
+
+    from relational_rnn.training.config import to_dict
+    from relational_rnn.training.run_folder import RunFolder
+
+    with user_errors():
+        trainer = make_trainer(experiment, config)  # before the folder: a wrong size leaves nothing behind
+        trainer.run_folder = RunFolder.create(Path(run), name, preset, to_dict(config))
+    print(f"run folder: {run}", flush=True)
+    trainer.save()  # step 0: from here on the run can always be resumed
+    return train(trainer)
+
+
+def resume(folder: str, rest: list[str]) -> int:
+    with user_errors():
+        run, experiment, config = open_run(folder)
+        name = run.config()["experiment"]
+        if rest and rest[0] != name:
+            raise UsageError(f"run folder {folder} is of experiment {name!r}, not {rest[0]!r}")
+        if rest[1:]:
+            raise UsageError(f"--resume takes no options (a run keeps its own), got {rest[1]!r}")
+        trainer = make_trainer(experiment, config)
+        trainer.run_folder = run
+        trainer.resume()
+    if trainer.step == config.training.steps:
+        print(f"{folder} is complete: {trainer.step} of {trainer.step} steps")
+        return 0
+    print(f"resuming {folder} at step {trainer.step}", flush=True)
+    return train(trainer)
+
+
+def train(trainer) -> int:
+    from relational_rnn.training.loop import Diverged
+    from relational_rnn.training.progress import Display
+    from relational_rnn.training.stopping import StopRequest
+    from relational_rnn.training.tracking import tracker
+
+    run, steps = trainer.run_folder, trainer.config.steps
+    track = tracker(trainer.config.track, run)
+    with StopRequest() as stop:
+        try:
+            with Display(steps, trainer.step) as display:
+                trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
+        except Diverged as error:
+            print(f"rmc: stopped: {error}; the last checkpoint is {run.latest_checkpoint()}", file=sys.stderr)
+            return 1
+        if trainer.step < steps:
+            trainer.save()
+            print(f"stopped at step {trainer.step} of {steps}; resume with: rmc train --resume {run.path}")
+            return 128 + stop.signal
+    final = run.metrics()[-1]
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in final.items() if name.startswith("eval_"))
+    print(f"done: {scores} on fresh samples; weights in {run.weights_path}")
+    return 0
+
+
+# ------------------------------------------------------------------ shared with the other commands
+
+
+def load_experiment(name: str):
+    if name not in EXPERIMENTS:
+        raise UsageError(f"unknown experiment {name!r}; allowed: {', '.join(EXPERIMENTS)}")
+    return importlib.import_module(EXPERIMENTS[name])
+
+
+def make_trainer(experiment, config):
+    from relational_rnn.training.loop import Trainer, pick_device
+    from relational_rnn.training.tracking import check_tracker
+
+    check_tracker(config.training.track)
+    device = pick_device(config.training.device)
+    return Trainer(experiment.make_problem(config, device), config.training, device)
+
+
+def open_run(folder: str):
+    """The run folder, its experiment's module and its settings."""
+    from relational_rnn.training.config import from_dict
+    from relational_rnn.training.run_folder import RunFolder, RunFolderError
+
+    run = RunFolder.open(Path(folder))
+    described = run.config()
+    if described["experiment"] not in EXPERIMENTS:
+        allowed = ", ".join(EXPERIMENTS)
+        raise RunFolderError(f"{folder} is of experiment {described['experiment']!r}; allowed: {allowed}")
+    experiment = load_experiment(described["experiment"])
+    try:
+        config = from_dict(experiment.Config, described["config"])
+    except ValueError as error:
+        raise RunFolderError(f"{run.path / 'config.json'} is damaged: {error}") from error
+    return run, experiment, config
+
+
+@contextlib.contextmanager
+def user_errors():
+    """While settings are checked and models built, a ValueError is about what the user gave."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error).replace("\n", " ")) from error
+
+
+def take_option(arguments: list[str], name: str, default: str | None = None) -> tuple[list[str], str | None]:
+    """Remove `--name value` or `--name=value` and return what is left, and the value."""
+    rest, value = [], default
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == name:
+            value = next(remaining, None)
+            if value is None:
+                raise UsageError(f"{name} needs a value")
+        elif argument.startswith(f"{name}="):
+            value = argument.partition("=")[2]
+        else:
+            rest.append(argument)
+    return rest, value
+
+
+def parse(preset, arguments: list[str], program: str):
+    """A preset's settings with overrides. tyro's boxed messages become one line."""
+    import tyro
+
+    default = preset()
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), user_errors():
+            config, unknown = tyro.cli(
+                type(default),
+                default=default,
+                args=arguments,
+                prog=program,
+                description=preset.__doc__,
+                return_unknown_args=True,
+            )
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise UsageError(f"{one_line(said.getvalue())}; see {program} --help") from exit_
+    if unknown:
+        hint = suggestion(unknown[0], default)
+        raise UsageError(f"unknown option {unknown[0]!r}{hint}; see {program} --help")
+    return config
+
+
+def suggestion(option: str, default) -> str:
+    names = list(option_names(default))
+    close = difflib.get_close_matches(option.partition("=")[0], names, 1, 0.5)
+    return f"; perhaps {close[0]}" if close else ""
+
+
+def option_names(config, prefix: str = "--"):
+    for name, value in vars(config).items():
+        dashed = prefix + name.replace("_", "-")
+        if hasattr(value, "__dataclass_fields__"):
+            yield from option_names(value, dashed + ".")
+        else:
+            yield dashed
+
+
+def one_line(box: str) -> str:
+    """The first paragraph of one of tyro's boxes."""
+    words = []
+    for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]:
+        text = line.strip("│ ")
+        if text.startswith(("─", "╰")):
+            break
+        words.append(text)
+    return " ".join(words).rstrip(".")

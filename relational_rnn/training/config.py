@@ -1,0 +1,114 @@
+"""Settings of a training run, and plain dictionaries to and from settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from relational_rnn.cores.base import require
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is trained, whatever the task."""
+
+    steps: int
+    """Optimiser updates."""
+    batch_size: int
+    """Samples in each update."""
+    learning_rate: float = 1e-3
+    """Adam's, at its highest."""
+    schedule: Literal["constant", "linear", "cosine", "exponential"] = "constant"
+    """How the learning rate goes to final_learning_rate (training/schedules.py)."""
+    final_learning_rate: float = 0.0
+    """Where linear and cosine end, and the floor of exponential."""
+    warmup_steps: int = 0
+    """Updates over which the learning rate rises from zero."""
+    clip_norm: float | None = None
+    """Scale gradients down to this norm; None leaves them."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """fp32 everywhere, TF32 products on the GPU, or bf16 autocast with fp32 weights."""
+    device: str = "auto"
+    """auto (CUDA where there is one), cpu, cuda or cuda:N."""
+    cuda_graph: bool = True
+    """On a GPU: capture a whole update in a CUDA graph and replay it."""
+    seed: int = 0
+    """Of weights and data."""
+    log_every: int = 100
+    """Updates between two lines of metrics.jsonl; a GPU run meets the host only there."""
+    eval_every: int = 0
+    """Updates between evaluations, a multiple of log_every; 0 evaluates at the end only."""
+    checkpoint_every: int = 1000
+    """Updates between checkpoints, a multiple of log_every; one is always written at the end."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept, the newest ones."""
+    track: Literal["none", "tensorboard", "wandb"] = "none"
+    """Also send metrics there (pip install relational-rnn[track])."""
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("final_learning_rate", "warmup_steps", "eval_every", "seed"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
+        clip = self.clip_norm
+        require(clip is None or clip > 0, "clip_norm", clip, "None or more than 0")
+        require(self.precision in PRECISIONS, "precision", self.precision, " | ".join(PRECISIONS))
+        for name in ("eval_every", "checkpoint_every"):
+            every = getattr(self, name)
+            require(every % self.log_every == 0, name, every, f"a multiple of log_every={self.log_every}")
+
+
+def to_dict(config: Any) -> dict:
+    """A settings dataclass as JSON-ready values."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(kind: type, values: Any, where: str = "config") -> Any:
+    """The dataclass `kind` from what `to_dict` gave; a ValueError names what does not fit."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} is {values!r}; allowed: an object with the fields of {kind.__name__}")
+    hints = typing.get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}
+    if names != values.keys():
+        raise ValueError(
+            f"{where} lacks {sorted(names - values.keys())} and has unknown {sorted(values.keys() - names)}"
+        )
+    return kind(**{name: _value(hints[name], values[name], f"{where}.{name}") for name in values})
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return from_dict(hint, value, where)
+    if isinstance(value, list):
+        value = _tuples(value)
+    if not _fits(hint, value):
+        raise ValueError(f"{where} is {value!r}; allowed: {getattr(hint, '__name__', None) or hint}")
+    return value
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in args
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if args[-1] is Ellipsis:
+            return all(_fits(args[0], item) for item in value)
+        return len(args) == len(value) and all(map(_fits, args, value))
+    if args:  # a union
+        return any(_fits(arg, value) for arg in args)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int and isinstance(value, bool):
+        return False
+    return isinstance(value, hint)

@@ -1,0 +1,266 @@
+"""The training loop: any problem that gives a loss, on a CPU step by step or on a GPU as one CUDA graph.
+
+The loop owns the optimiser, the step counter and the sums behind the metrics. All of it, with the weights,
+the random generators and whatever the problem adds, goes into a checkpoint, so that a run stopped at any
+step and resumed goes on as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from relational_rnn.training import checkpoint
+from relational_rnn.training.config import Training
+from relational_rnn.training.run_folder import RunFolder, RunFolderError
+from relational_rnn.training.schedules import learning_rate
+
+GRAPH_WARMUP = 3  # updates before a capture: lazy initialisation (cuBLAS, optimiser state) must be over
+
+
+class Problem:
+    """What is trained. A subclass sets the attributes and overrides what it needs."""
+
+    model: nn.Module
+    generators: dict[str, torch.Generator]  # everything random in `loss`, by name
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """One batch's loss and other scalars to average. On a GPU this is captured: no host syncs."""
+        raise NotImplementedError
+
+    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
+        """Look at the means of an interval (a curriculum moves on here); returns more values to record."""
+        return {}
+
+    def evaluate(self) -> dict[str, float]:
+        """Scores on fresh data, without touching the training's random generators."""
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        """What else a checkpoint must hold."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what `state` gave."""
+
+
+class Diverged(RuntimeError):
+    """The loss is no longer a number."""
+
+
+class Trainer:
+    """Trains a problem. Without a run folder nothing is written and `save` and `resume` cannot be called."""
+
+    def __init__(self, problem: Problem, config: Training, device: torch.device):
+        self.problem, self.config, self.device = problem, config, device
+        self.run_folder: RunFolder | None = None
+        self.step, self.seconds = 0, 0.0
+        self.names: list[str] = []  # of the sums
+        self.sums: Tensor | None = None  # metrics added up since the last record, on the device
+        self.summed = 0  # updates in them
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._eager_updates = 0
+        on_gpu = device.type == "cuda"
+        # In a graph the learning rate must be read from memory, not baked in.
+        rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
+        self.optimizer = torch.optim.Adam(problem.model.parameters(), lr=rate, fused=True, capturable=on_gpu)
+        set_float32_precision(config.precision)
+
+    # ------------------------------------------------------------------ running
+
+    def run(
+        self,
+        until: int | None = None,
+        *,
+        report: Callable[[dict], None] = lambda record: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Train to step `until` (all of them by default) or until `stop()`; `report` gets every record.
+
+        Records, curriculum moves, evaluations and checkpoints happen at multiples of `log_every` and at the
+        last step, wherever a run was stopped in between.
+        """
+        config = self.config
+        until = config.steps if until is None else min(until, config.steps)
+        while self.step < until and not stop():
+            boundary = min(until, (self.step // config.log_every + 1) * config.log_every)
+            started, before = time.perf_counter(), self.step
+            while self.step < boundary and not stop():
+                self._update()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            elapsed = time.perf_counter() - started
+            self.seconds += elapsed
+            finished = self.step == config.steps
+            if self.step % config.log_every == 0 or finished:
+                self._interval_ends((self.step - before) / elapsed, finished, report)
+
+    def _interval_ends(self, speed: float, finished: bool, report: Callable[[dict], None]) -> None:
+        config = self.config
+        means = dict(zip(self.names, (self.sums / self.summed).tolist(), strict=True))
+        if not math.isfinite(means["loss"]):
+            raise Diverged(f"the loss is {means['loss']} at step {self.step}; a lower learning rate may help")
+        self.sums.zero_()
+        self.summed = 0
+        record = {"step": self.step, **means, "learning_rate": learning_rate(config, self.step - 1)}
+        record |= self.problem.after_interval(means)
+        record |= {"seconds": round(self.seconds, 3), "steps_per_second": round(speed, 2)}
+        if finished or (config.eval_every and self.step % config.eval_every == 0):
+            record |= {f"eval_{name}": value for name, value in self.evaluate().items()}
+        if self.run_folder is not None:
+            self.run_folder.append(record)
+            if finished:  # before the checkpoint: a run with a last checkpoint is a complete one
+                weights = self.problem.model.state_dict()
+                checkpoint.save(self.run_folder.weights_path, weights, {"step": self.step})
+            if finished or self.step % config.checkpoint_every == 0:
+                self.save()
+        report(record)
+
+    def evaluate(self) -> dict[str, float]:
+        model = self.problem.model
+        model.eval()
+        with torch.no_grad(), autocast(self.device, self.config.precision):
+            scores = self.problem.evaluate()
+        model.train()
+        return scores
+
+    # ------------------------------------------------------------------ one update
+
+    def _update(self) -> None:
+        rate = learning_rate(self.config, self.step)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if self.device.type != "cuda" or not self.config.cuda_graph:
+            self._compute()
+        elif self._eager_updates < GRAPH_WARMUP:
+            self._compute_on_side_stream()
+        else:
+            if self._graph is None:
+                self._capture()
+            self._graph.replay()
+        self.step += 1
+        self.summed += 1
+
+    def _compute(self) -> None:
+        """The whole update. Captured as it stands: it must not read anything back to the host."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with autocast(self.device, self.config.precision):
+            loss, metrics = self.problem.loss()
+        loss.backward()
+        if self.config.clip_norm is not None:
+            norm = nn.utils.clip_grad_norm_(self.problem.model.parameters(), self.config.clip_norm)
+            metrics = {**metrics, "gradient_norm": norm}
+        self.optimizer.step()
+        if self.sums is None:  # the first update, never a captured one
+            self.names = ["loss", *metrics]
+            self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=self.device)
+        self.sums += torch.stack([loss.detach(), *metrics.values()]).double()
+
+    def _compute_on_side_stream(self) -> None:
+        """Warm-up as CUDA graphs want it. These are ordinary updates, and count."""
+        side, main = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            self._compute()
+        main.wait_stream(side)
+        self._eager_updates += 1
+
+    def _capture(self) -> None:
+        # Gradients left from the warm-up must go, so that the graph makes its own in its memory pool.
+        self.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.problem.generators.values():
+            if generator.device.type == "cuda":
+                graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):  # records the update without running it
+            self._compute()
+        self._graph = graph
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def save(self) -> None:
+        """Write a checkpoint of this very step."""
+        model, generators = self.problem.model, self.problem.generators
+        tensors = {
+            **checkpoint.with_prefix("model", model.state_dict()),
+            **checkpoint.with_prefix("optimizer", checkpoint.optimizer_tensors(self.optimizer, model)),
+            **checkpoint.with_prefix("problem", self.problem.state()),
+            **checkpoint.with_prefix("generator", {k: g.get_state() for k, g in generators.items()}),
+            "random/cpu": torch.get_rng_state(),
+        }
+        if self.device.type == "cuda":
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.sums is not None:
+            tensors["sums"] = self.sums
+        meta = {"step": self.step, "seconds": self.seconds, "names": self.names, "summed": self.summed}
+        meta["device"] = self.device.type
+        checkpoint.save(self.run_folder.checkpoint_path(self.step), tensors, meta)
+        self.run_folder.prune(self.config.keep_checkpoints)
+
+    def resume(self) -> None:
+        """Take up the newest checkpoint of the run folder."""
+        path = self.run_folder.latest_checkpoint()
+        tensors, meta = load_checkpoint(path)
+        if meta["device"] != self.device.type:
+            raise RunFolderError(
+                f"{path} was written on {meta['device']}, this is {self.device.type}, whose random numbers "
+                f"differ; allowed: resuming on {meta['device']}"
+            )
+        checkpoint.load_model(self.problem.model, checkpoint.without_prefix("model", tensors), path)
+        checkpoint.load_optimizer(
+            self.optimizer, self.problem.model, checkpoint.without_prefix("optimizer", tensors)
+        )
+        self.problem.load_state(checkpoint.without_prefix("problem", tensors))
+        for name, generator in self.problem.generators.items():
+            generator.set_state(tensors[f"generator/{name}"])
+        torch.set_rng_state(tensors["random/cpu"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
+        self.sums = tensors["sums"].to(self.device) if "sums" in tensors else None
+        self.step, self.seconds = meta["step"], meta["seconds"]
+        self.names, self.summed = meta["names"], meta["summed"]
+        self.run_folder.resume(self.step)
+
+
+def load_checkpoint(path) -> tuple[dict[str, Tensor], dict]:
+    """A checkpoint of a run; if it is damaged, the error says so and names the file."""
+    try:
+        tensors, meta = checkpoint.load(path)
+        missing = {"step", "seconds", "names", "summed", "device"} - meta.keys()
+        if missing:
+            raise ValueError(f"checkpoint {path} lacks {sorted(missing)}")
+    except ValueError as error:
+        raise RunFolderError(f"{error}; without that file the checkpoint before it is used") from error
+    return tensors, meta
+
+
+def pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise ValueError(f"device={name!r} is not allowed; allowed: auto, cpu, cuda or cuda:N")
+    if kind == "cpu":
+        return torch.device("cpu")
+    if int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device={name!r} is not here; CUDA devices found: {torch.cuda.device_count()}")
+    device = torch.device("cuda", int(index or 0))
+    torch.cuda.set_device(device)  # graphs and streams are made on the current device
+    return device
+
+
+def set_float32_precision(precision: str) -> None:
+    """TF32 for matrix products and cuDNN unless fp32 is asked for; without effect on a CPU."""
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

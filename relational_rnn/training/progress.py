@@ -1,0 +1,66 @@
+"""What a user sees of a run: a live line on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+SHOWN = ("loss", "accuracy", "stage", "eval_accuracy")
+PLAIN_SECONDS = 2.0  # at most one plain line in so many seconds, so that a fast run does not flood a log
+
+
+class Display:
+    """`with Display(steps) as display: trainer.run(report=display)`."""
+
+    def __init__(self, steps: int, first_step: int = 0, console: Console | None = None):
+        self.steps, self.first_step = steps, first_step
+        self.console = console or Console()
+        self.progress: Progress | None = None
+        self._last_line = -PLAIN_SECONDS
+
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.completed:,.0f} of {task.total:,.0f}"), BarColumn(20))
+            self.progress = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console)
+            shown = dict(total=self.steps, completed=self.first_step, text="starting")
+            self.task = self.progress.add_task("", **shown)
+            self.progress.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def __call__(self, record: dict) -> None:
+        text = summary(record, self.steps)
+        if self.progress is not None:
+            self.progress.update(self.task, completed=record["step"], text=text)
+            return
+        now = time.monotonic()
+        last = record["step"] == self.steps or "eval_accuracy" in record
+        if last or now - self._last_line >= PLAIN_SECONDS:
+            self._last_line = now
+            print(f"step {record['step']} of {self.steps}  {text}", flush=True)
+
+
+def summary(record: dict, steps: int) -> str:
+    """loss 0.532  accuracy 81.2 %  stage 3  142 steps/s  2:05 left"""
+    parts = []
+    for name in SHOWN:
+        if name in record:
+            value = record[name]
+            shown = f"{100 * value:.1f} %" if "accuracy" in name else f"{value:.4g}"
+            parts.append(f"{name.replace('_', ' ')} {shown}")
+    speed = record["steps_per_second"]
+    parts.append(f"{speed:.3g} steps/s")
+    parts.append(f"{duration((steps - record['step']) / speed)} left")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """H:MM:SS or M:SS."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

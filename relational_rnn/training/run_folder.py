@@ -1,0 +1,166 @@
+"""A run folder: everything about one run, enough to resume, evaluate and plot it without the command.
+
+config.json            {"experiment", "preset", "config"}: what was asked for
+environment.json       a list, one entry for the start and one for each resumption: versions, hardware, commit
+metrics.jsonl          one JSON object a line; docs/metrics.md explains the keys
+checkpoints/           step-000001000.safetensors, the newest few
+weights.safetensors    the model alone, once the run is finished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from relational_rnn.training.checkpoint import TEMPORARY, write_text
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system: two processes on one run are then not noticed
+    fcntl = None
+
+
+class RunFolderError(ValueError):
+    """A run folder that cannot be used as asked; the message says why in one line."""
+
+
+class RunFolder:
+    def __init__(self, path: Path):
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.metrics_path = path / "metrics.jsonl"
+        self.weights_path = path / "weights.safetensors"
+        self._lock = None
+
+    @classmethod
+    def create(cls, path: Path, experiment: str, preset: str, config: dict) -> RunFolder:
+        """A new folder. What exists already is left alone, whatever it is."""
+        run = cls(Path(path))
+        try:
+            run.path.mkdir(parents=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise RunFolderError(
+                f"run folder {run.path} exists already; choose another --run, or continue it with "
+                f"`rmc train --resume {run.path}`"
+            ) from error
+        except OSError as error:
+            raise RunFolderError(f"run folder {run.path} cannot be made: {error.strerror}") from error
+        run.lock()
+        run.checkpoints.mkdir()
+        run.metrics_path.touch()
+        write_text(run.path / "environment.json", json.dumps([environment()], indent=1) + "\n")
+        described = {"experiment": experiment, "preset": preset, "config": config}
+        write_text(run.path / "config.json", json.dumps(described, indent=1) + "\n")
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunFolderError(f"run folder {run.path} does not exist; allowed: a folder `rmc train` made")
+        for needed in (run.path / "config.json", run.metrics_path, run.checkpoints):
+            if not needed.exists():
+                raise RunFolderError(f"{run.path} is not a whole run folder: {needed.name} is missing")
+        return run
+
+    def lock(self) -> None:
+        """Hold the folder until this process ends, so that no second one trains in it."""
+        if fcntl is None:
+            return
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise RunFolderError(f"run folder {self.path} is in use by another process") from None
+
+    def config(self) -> dict:
+        """{"experiment", "preset", "config"} of config.json."""
+        path = self.path / "config.json"
+        try:
+            described = json.loads(path.read_text())
+        except (ValueError, OSError) as error:
+            raise RunFolderError(f"{path} is damaged: {error}") from error
+        if not isinstance(described, dict) or described.keys() != {"experiment", "preset", "config"}:
+            raise RunFolderError(f"{path} is damaged: it must have experiment, preset and config")
+        return described
+
+    # ------------------------------------------------------------------ metrics
+
+    def append(self, record: dict) -> None:
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def metrics(self) -> list[dict]:
+        """The records of metrics.jsonl; a last line cut off by a kill is left out."""
+        records = []
+        lines = self.metrics_path.read_text().splitlines(keepends=True)
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                if number == len(lines) and not line.endswith("\n"):
+                    break
+                raise RunFolderError(f"{self.metrics_path} is damaged in line {number}: {error}") from error
+        return records
+
+    def resume(self, step: int) -> None:
+        """Take the folder over at a checkpoint: drop records after it, they come again; note where we are."""
+        self.lock()
+        kept = [record for record in self.metrics() if record["step"] <= step]
+        write_text(self.metrics_path, "".join(json.dumps(record) + "\n" for record in kept))
+        path = self.path / "environment.json"
+        sessions = []
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # a note for readers, never needed
+            sessions = json.loads(path.read_text())
+        write_text(path, json.dumps([*sessions, {**environment(), "resumed_at_step": step}], indent=1) + "\n")
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def checkpoint_path(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:09d}.safetensors"
+
+    def latest_checkpoint(self) -> Path:
+        found = sorted(self.checkpoints.glob("step-*.safetensors"))
+        if not found:
+            raise RunFolderError(f"run folder {self.path} has no checkpoint; start the run anew elsewhere")
+        return found[-1]
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the newest checkpoints, and what a killed process left half written."""
+        for old in sorted(self.checkpoints.glob("step-*.safetensors"))[:-keep]:
+            old.unlink()
+        for partial in self.checkpoints.glob(f"*{TEMPORARY}"):
+            partial.unlink()
+
+
+def environment() -> dict:
+    """Where and by what a run was made."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": _git("rev-parse", "HEAD") or None,
+        "uncommitted_changes": bool(_git("status", "--porcelain")),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu_threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _git(*arguments: str) -> str:
+    """What git says about the checkout this code is in; nothing without git or a checkout."""
+    if shutil.which("git") is None:
+        return ""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
