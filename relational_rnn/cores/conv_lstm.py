@@ -1,0 +1,126 @@
+"""Convolutional LSTM, as Sonnet's Conv2DLSTM: a grid of LSTM cells that read their neighbourhood.
+
+Shapes: T time, B batch, Y height, X width, C input channels, O output channels. Channels come last, as in the
+original; torch's convolutions take the permuted view of such a tensor without a copy (channels_last).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relational_rnn.cores.base import RecurrentCore, require, select
+
+
+def same_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Convolve x [B, Y, X, C], keeping Y and X; for an even kernel bottom and right are padded more."""
+    height, width = weight.shape[-2:]
+    top, left = (height - 1) // 2, (width - 1) // 2
+    x = x.permute(0, 3, 1, 2)  # [B, C, Y, X]
+    if height % 2 and width % 2:
+        y = F.conv2d(x, weight, bias, padding=(top, left))
+    else:
+        y = F.conv2d(F.pad(x, (left, width - 1 - left, top, height - 1 - top)), weight, bias)
+    return y.permute(0, 2, 3, 1)  # [B, Y, X, O]
+
+
+def lstm_gates(gates: Tensor, cell: Tensor, forget_bias: float) -> tuple[Tensor, Tensor]:
+    """Sonnet's LSTM equations on the last axis, gates in the order i, j, f, o -> (hidden, cell)."""
+    i, j, f, o = gates.chunk(4, dim=-1)
+    cell = torch.sigmoid(f + forget_bias) * cell + torch.sigmoid(i) * torch.tanh(j)
+    return torch.tanh(cell) * torch.sigmoid(o), cell
+
+
+class ConvLSTM(RecurrentCore):
+    """One layer over x [T, B, Y, X, C]; the state is (hidden, cell), each [B, Y, X, O]; the output is hidden.
+
+    Two convolutions of stride 1 and SAME padding, one of the input and one of the hidden state, each with a
+    bias (as in Sonnet), give the four gates. The input's convolution is taken for all steps at once.
+
+    Args:
+        input_shape: (height, width, channels) of one step's input.
+        output_channels: O.
+        kernel_size: an integer or (height, width).
+        forget_bias: a constant added to the forget gate, not trained.
+        use_bias: whether the two convolutions have a bias.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        output_channels: int,
+        kernel_size: int | tuple[int, int],
+        forget_bias: float = 1.0,
+        *,
+        use_bias: bool = True,
+        batch_first: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(batch_first=batch_first)
+        input_shape = tuple(input_shape)
+        kernel_size = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+        allowed = "(height, width, channels), each at least 1"
+        require(_sizes(input_shape, 3), "input_shape", input_shape, allowed)
+        require(_sizes(kernel_size, 2), "kernel_size", kernel_size, "an integer or a pair, each at least 1")
+        require(_sizes((output_channels,), 1), "output_channels", output_channels, "an integer of at least 1")
+        self.input_shape, self.output_shape = input_shape, (*input_shape[:2], output_channels)
+        self.kernel_size, self.output_channels = kernel_size, output_channels
+        self.forget_bias = float(forget_bias)
+        options = dict(bias=use_bias, device=device, dtype=dtype)
+        self.input_conv = nn.Conv2d(input_shape[2], 4 * output_channels, kernel_size, **options)
+        self.hidden_conv = nn.Conv2d(output_channels, 4 * output_channels, kernel_size, **options)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Sonnet's: weights from a normal of deviation 1/sqrt(fan in) cut at two deviations, biases zero."""
+        for conv in (self.input_conv, self.hidden_conv):
+            std = 1 / math.sqrt(conv.weight[0].numel())
+            nn.init.trunc_normal_(conv.weight, std=std, a=-2 * std, b=2 * std)
+            if conv.bias is not None:
+                conv.bias.zero_()
+
+    def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
+        weight = self.hidden_conv.weight
+        zeros = torch.zeros(
+            batch_size, *self.output_shape, device=device or weight.device, dtype=dtype or weight.dtype
+        )
+        return zeros, zeros.clone()
+
+    def step(self, x: Tensor, state):
+        if tuple(x.shape[1:]) != self.input_shape:
+            wanted = ", ".join(map(str, self.input_shape))
+            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
+        return self._step(same_conv2d(x, self.input_conv.weight, self.input_conv.bias), state)
+
+    def scan(self, x: Tensor, state, resets: Tensor | None):
+        if x.shape[0] == 0 or x.shape[1] == 0:
+            return x.new_empty(*x.shape[:2], *self.output_shape), state
+        from_input = same_conv2d(x.flatten(0, 1), self.input_conv.weight, self.input_conv.bias)
+        from_input = from_input.unflatten(0, x.shape[:2])  # [T, B, Y, X, 4O]
+        fresh = None if resets is None else self.initial_like(state)
+        outputs = []
+        for t in range(x.shape[0]):
+            if resets is not None:
+                state = select(resets[t], fresh, state)
+            output, state = self._step(from_input[t], state)
+            outputs.append(output)
+        return torch.stack(outputs), state
+
+    def _step(self, from_input: Tensor, state):
+        weight, bias = self.hidden_conv.weight, self.hidden_conv.bias
+        hidden, cell = (part.to(weight.dtype) for part in state)
+        gates = from_input + same_conv2d(hidden, weight, bias)  # [B, Y, X, 4O]
+        hidden, cell = lstm_gates(gates, cell, self.forget_bias)
+        return hidden, (hidden, cell)
+
+    def extra_repr(self) -> str:
+        return f"input_shape={self.input_shape}, output_channels={self.output_channels}"
+
+
+def _sizes(values: tuple, count: int) -> bool:
+    return len(values) == count and all(isinstance(value, int) and value > 0 for value in values)

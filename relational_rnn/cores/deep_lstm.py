@@ -1,0 +1,79 @@
+"""Deep LSTM with skip connections, as Sonnet's DeepRNN: the paper's LSTM baseline (appendix, section A.2).
+
+Shapes: T time, B batch, U hidden_size, D num_layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.cores.lstm import LSTM
+
+
+def lstm_step(layer: LSTM, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """One step of a layer -> (hidden, cell): two matrix products and a fused kernel, no cuDNN set-up."""
+    lstm = layer.lstm
+    hidden, cell = (part.to(lstm.weight_hh_l0.dtype) for part in state)
+    return torch.lstm_cell(
+        x, (hidden, cell), lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0
+    )
+
+
+class DeepLSTM(RecurrentCore):
+    """A stack of LSTMs: the input reaches every layer and every layer's output reaches the output.
+
+    Layer d > 0 reads [x, h of layer d - 1]; the output is all layers' h, lowest first, `[B, D * U]`.
+    The state is a tuple of D pairs (hidden, cell). Layers run one after the other over the whole sequence,
+    which is the same computation and lets cuDNN take each of them in one call.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 2,
+        forget_bias: float = 1.0,
+        *,
+        batch_first: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(batch_first=batch_first)
+        at_least_one = "an integer of at least 1"
+        require(isinstance(num_layers, int) and num_layers > 0, "num_layers", num_layers, at_least_one)
+        require(isinstance(input_size, int) and input_size > 0, "input_size", input_size, at_least_one)
+        require(isinstance(hidden_size, int) and hidden_size > 0, "hidden_size", hidden_size, at_least_one)
+        self.hidden_size, self.num_layers = hidden_size, num_layers
+        self.input_shape, self.output_shape = (input_size,), (num_layers * hidden_size,)
+        widths = [input_size] + [input_size + hidden_size] * (num_layers - 1)
+        self.layers = nn.ModuleList(
+            LSTM(width, hidden_size, forget_bias, device=device, dtype=dtype) for width in widths
+        )
+
+    def initial_state(self, batch_size: int, *, device=None, dtype=None):
+        return tuple(layer.initial_state(batch_size, device=device, dtype=dtype) for layer in self.layers)
+
+    def step(self, x: Tensor, state):
+        if x.dim() != 2 or x.shape[-1] != self.input_size:
+            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        hiddens, states = [], []
+        for layer, layer_state in zip(self.layers, state, strict=True):
+            layer_input = torch.cat([x, hiddens[-1]], dim=-1) if hiddens else x  # [B, I] or [B, I + U]
+            hidden, cell = lstm_step(layer, layer_input, layer_state)
+            hiddens.append(hidden)
+            states.append((hidden, cell))
+        return torch.cat(hiddens, dim=-1), tuple(states)
+
+    def scan(self, x: Tensor, state, resets: Tensor | None):
+        outputs, states = [], []
+        for layer, layer_state in zip(self.layers, state, strict=True):
+            layer_input = torch.cat([x, outputs[-1]], dim=-1) if outputs else x  # [T, B, I] or [T, B, I + U]
+            output, layer_state = layer.scan(layer_input, layer_state, resets)
+            outputs.append(output)
+            states.append(layer_state)
+        return torch.cat(outputs, dim=-1), tuple(states)
+
+    def extra_repr(self) -> str:
+        return f"input_size={self.input_size}, hidden_size={self.hidden_size}, num_layers={self.num_layers}"

@@ -1,0 +1,204 @@
+"""Differentiable Neural Computer, as deepmind/dnc: a controller that writes to and reads from a memory.
+
+This file holds the controller, the parameters and the sequence; the memory's equations are in dnc_memory.py.
+
+Shapes: T time, B batch, N memory_size, W word_size, R num_reads, H num_writes, U hidden_size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relational_rnn.cores.base import RecurrentCore, map_state, require, select
+from relational_rnn.cores.deep_lstm import DeepLSTM, lstm_step
+from relational_rnn.cores.dnc_memory import Interface, Memory, access
+from relational_rnn.cores.lstm import LSTM
+
+CONTROLLERS = ("lstm", "feedforward")
+
+
+class DNC(RecurrentCore):
+    """A controller with an external memory of N words.
+
+    The controller reads [x, the words read in the step before]; what it tells the memory is a linear
+    function of its output h; the core's output is a linear function of [h, the words read now].
+    The state is the flat tuple (reads [B, R, W], memory [B, N, W], read_weights [B, R, N],
+    write_weights [B, H, N], link [B, H, N, N], precedence [B, H, N], usage [B, N], controller), where the
+    controller's part is (hidden, cell), a tuple of such pairs if it has several layers, or () if it is
+    feed-forward.
+
+    All is computed in the parameters' dtype, under autocast too: weights that sum to one and logarithms of
+    usages do not survive rounding to 8 bits. No step waits for the GPU: forward and backward of a whole
+    sequence can be captured in a CUDA graph.
+
+    Args:
+        input_size, output_size: features of one input and of one output.
+        memory_size: N, words in the memory.
+        word_size: W.
+        num_reads, num_writes: R and H, heads.
+        controller: "lstm" (a DeepLSTM where `num_layers` > 1) or "feedforward" (an MLP with a ReLU after
+            every layer; deepmind/dnc has none, the paper used one for memorisation).
+        hidden_size: U, units of each controller layer.
+        num_layers: layers of the controller.
+        clip_value: limit of the controller's output and state and of the output; None for none.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        memory_size: int = 16,
+        word_size: int = 16,
+        num_reads: int = 1,
+        num_writes: int = 1,
+        controller: str = "lstm",
+        hidden_size: int = 64,
+        num_layers: int = 1,
+        clip_value: float | None = 20.0,
+        *,
+        batch_first: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(batch_first=batch_first)
+        sizes = dict(
+            input_size=input_size,
+            output_size=output_size,
+            memory_size=memory_size,
+            word_size=word_size,
+            num_reads=num_reads,
+            num_writes=num_writes,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+        )
+        for name, value in sizes.items():
+            require(isinstance(value, int) and value > 0, name, value, "an integer of at least 1")
+        require(controller in CONTROLLERS, "controller", controller, " or ".join(map(repr, CONTROLLERS)))
+        require(clip_value is None or clip_value > 0, "clip_value", clip_value, "a positive number or None")
+        self.memory_size, self.word_size = memory_size, word_size
+        self.num_reads, self.num_writes, self.clip_value = num_reads, num_writes, clip_value
+        self.input_shape, self.output_shape = (input_size,), (output_size,)
+
+        options = dict(device=device, dtype=dtype)
+        read_features = num_reads * word_size
+        seen = input_size + read_features
+        if controller == "feedforward":
+            widths = [seen] + [hidden_size] * (num_layers - 1)
+            self.controller = nn.ModuleList(nn.Linear(width, hidden_size, **options) for width in widths)
+            features = hidden_size
+        elif num_layers == 1:
+            self.controller, features = LSTM(seen, hidden_size, **options), hidden_size
+        else:
+            self.controller = DeepLSTM(seen, hidden_size, num_layers, **options)
+            features = self.controller.output_size
+        # The original's ten linear layers side by side: one matrix product, same function, same start.
+        self.interface = nn.Linear(features, sum(self.interface_sizes.values()), **options)
+        self.output = nn.Linear(features + read_features, output_size, **options)
+        self.reset_parameters()
+
+    @property
+    def interface_sizes(self) -> dict[str, int]:
+        """Features of each part of the interface, in the order of `Interface` and of its weight's rows."""
+        words, reads, writes = self.word_size, self.num_reads, self.num_writes
+        return dict(
+            write_vectors=writes * words,
+            erase_vectors=writes * words,
+            free_gate=reads,
+            allocation_gate=writes,
+            write_gate=writes,
+            read_mode=reads * (1 + 2 * writes),
+            write_keys=writes * words,
+            write_strengths=writes,
+            read_keys=reads * words,
+            read_strengths=reads,
+        )
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Sonnet's: weights from a normal of deviation 1/sqrt(fan in) cut at two deviations, biases zero."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                std = 1 / math.sqrt(module.in_features)
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                module.bias.zero_()
+            elif isinstance(module, LSTM):
+                module.reset_parameters()
+
+    def initial_state(self, batch_size: int, *, device=None, dtype=None):
+        weight = self.interface.weight
+        options = dict(device=device or weight.device, dtype=dtype or weight.dtype)
+        slots, words, reads, writes = self.memory_size, self.word_size, self.num_reads, self.num_writes
+        shapes = [(reads, words), (slots, words), (reads, slots), (writes, slots), (writes, slots, slots)]
+        shapes += [(writes, slots), (slots,)]
+        controller = ()
+        if not isinstance(self.controller, nn.ModuleList):
+            controller = self.controller.initial_state(batch_size, **options)
+        return (*(torch.zeros(batch_size, *shape, **options) for shape in shapes), controller)
+
+    def step(self, x: Tensor, state):
+        if x.dim() != 2 or x.shape[-1] != self.input_size:
+            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        with torch.autocast(x.device.type, enabled=False):
+            features, state = self._step(x, state)
+            return self._clip(self.output(features)), state
+
+    def scan(self, x: Tensor, state, resets: Tensor | None):
+        if x.shape[0] == 0:
+            return x.new_empty(0, x.shape[1], *self.output_shape), state
+        fresh = None if resets is None else self.initial_like(state)
+        features = []
+        with torch.autocast(x.device.type, enabled=False):
+            for t in range(x.shape[0]):
+                if resets is not None:
+                    state = select(resets[t], fresh, state)
+                feature, state = self._step(x[t], state)
+                features.append(feature)
+            return self._clip(self.output(torch.stack(features))), state  # one product for all steps
+
+    def _step(self, x: Tensor, state):
+        """x [B, I] -> ([h, words read] [B, features + R * W], next state)."""
+        dtype = self.interface.weight.dtype
+        reads, *memory, controller = map_state(lambda s: s.to(dtype), state)
+        hidden, controller = self._control(torch.cat([x.to(dtype), reads.flatten(1)], dim=-1), controller)
+        hidden, controller = self._clip(hidden), map_state(self._clip, controller)
+        reads, memory = access(self._interface(hidden), Memory(*memory))
+        return torch.cat([hidden, reads.flatten(1)], dim=-1), (reads, *memory, controller)
+
+    def _control(self, x: Tensor, state):
+        if isinstance(self.controller, LSTM):
+            hidden, cell = lstm_step(self.controller, x, state)
+            return hidden, (hidden, cell)
+        if isinstance(self.controller, DeepLSTM):
+            return self.controller.step(x, state)
+        for layer in self.controller:
+            x = torch.relu(layer(x))
+        return x, state
+
+    def _interface(self, hidden: Tensor) -> Interface:
+        raw = Interface(*self.interface(hidden).split(list(self.interface_sizes.values()), dim=-1))
+        by_head = (-1, self.word_size)
+        return Interface(
+            write_vectors=raw.write_vectors.unflatten(-1, by_head),
+            erase_vectors=torch.sigmoid(raw.erase_vectors).unflatten(-1, by_head),
+            free_gate=torch.sigmoid(raw.free_gate),
+            allocation_gate=torch.sigmoid(raw.allocation_gate),
+            write_gate=torch.sigmoid(raw.write_gate),
+            read_mode=torch.softmax(raw.read_mode.unflatten(-1, (self.num_reads, -1)), dim=-1),
+            write_keys=raw.write_keys.unflatten(-1, by_head),
+            write_strengths=F.softplus(raw.write_strengths),  # Graves et al.: 1 + softplus
+            read_keys=raw.read_keys.unflatten(-1, by_head),
+            read_strengths=F.softplus(raw.read_strengths),
+        )
+
+    def _clip(self, x: Tensor) -> Tensor:
+        return x if self.clip_value is None else x.clamp(-self.clip_value, self.clip_value)
+
+    def extra_repr(self) -> str:
+        return (
+            f"input_size={self.input_size}, output_size={self.output_size}, memory_size={self.memory_size}, "
+            f"word_size={self.word_size}, num_reads={self.num_reads}, num_writes={self.num_writes}"
+        )

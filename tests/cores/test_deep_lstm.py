@@ -1,0 +1,57 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relational_rnn.cores.deep_lstm import DeepLSTM
+from relational_rnn.cores.sonnet_baselines import deep_lstm_variables
+from tests.cores.baseline_oracle import check, check_contract, check_packed, load
+
+
+def test_reproduces_sonnets_deep_rnn():
+    oracle = load("deeprnn_lstm_2x8_skip")
+
+    def pairs(kind):
+        return tuple((oracle[f"{kind}/{i}/hidden"], oracle[f"{kind}/{i}/cell"]) for i in range(2))
+
+    check(DeepLSTM(5, 8), deep_lstm_variables, oracle, "", pairs("state0"), pairs("states"))
+
+
+def test_layers_may_have_other_names():
+    core = DeepLSTM(2, 3, num_layers=11)
+    names = [f"stack/cell_{i}/{part}" for i in range(11) for part in ("w_gates", "b_gates")]
+    mapping = deep_lstm_variables(core, names)
+    assert list(mapping) == names  # cell_2 before cell_10
+    mapping["stack/cell_10/b_gates"][0](torch.arange(12.0))
+    assert core.layers[10].lstm.bias_ih_l0.tolist() == [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]  # i, f, j, o
+
+
+def test_one_layer_is_an_lstm():
+    torch.manual_seed(0)
+    core = DeepLSTM(3, 4, num_layers=1)
+    x = torch.randn(5, 2, 3)
+    torch.testing.assert_close(core(x)[0], core.layers[0](x)[0])
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.integers(0, 100))
+def test_contract(layers, time, batch, seed):
+    torch.manual_seed(seed)
+    check_contract(DeepLSTM(3, 4, layers, dtype=torch.float64), time, batch, seed)
+
+
+def test_packed():
+    check_packed(DeepLSTM(3, 4, dtype=torch.float64))
+
+
+def test_gradcheck():
+    torch.manual_seed(0)
+    core = DeepLSTM(2, 3, dtype=torch.float64)
+    x = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: core(x)[0], x)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 2), (3, 0, 2), (3, 4, 0), (3, 4, 1.5)])
+def test_bad_sizes(sizes):
+    with pytest.raises(ValueError, match="allowed: an integer of at least 1"):
+        DeepLSTM(*sizes)
