@@ -47,9 +47,10 @@ def main(arguments: list[str]) -> int:
     with user_errors():
         trainer = make_trainer(experiment, config)  # before the folder: a wrong size leaves nothing behind
         trainer.run_folder = RunFolder.create(Path(run), name, preset, to_dict(config))
-    print(f"run folder: {run}", flush=True)
-    trainer.save()  # step 0: from here on the run can always be resumed
-    return train(trainer)
+    with contextlib.closing(trainer.run_folder):
+        print(f"run folder: {run}", flush=True)
+        trainer.save()  # step 0: from here on the run can always be resumed
+        return train(trainer)
 
 
 def resume(folder: str, rest: list[str]) -> int:
@@ -63,11 +64,12 @@ def resume(folder: str, rest: list[str]) -> int:
         trainer = make_trainer(experiment, config)
         trainer.run_folder = run
         trainer.resume()
-    if trainer.step == config.training.steps:
-        print(f"{folder} is complete: {trainer.step} of {trainer.step} steps")
-        return 0
-    print(f"resuming {folder} at step {trainer.step}", flush=True)
-    return train(trainer)
+    with contextlib.closing(run):
+        if trainer.step == config.training.steps:
+            print(f"{folder} is complete: {trainer.step} of {trainer.step} steps")
+            return 0
+        print(f"resuming {folder} at step {trainer.step}", flush=True)
+        return train(trainer)
 
 
 def train(trainer) -> int:

@@ -80,8 +80,14 @@ class RunFolder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._lock)
+            self.close()
             raise RunFolderError(f"run folder {self.path} is in use by another process") from None
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def config(self) -> dict:
         """{"experiment", "preset", "config"} of config.json."""

@@ -1,0 +1,332 @@
+"""The command line as a user meets it: real processes for what is about processes, main() for the rest."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from relational_rnn.cli.__main__ import main
+from relational_rnn.training import checkpoint
+from relational_rnn.training.run_folder import RunFolder
+
+SMOKE = ["train", "nth-farthest", "--preset", "smoke"]
+TIMINGS = ("seconds", "steps_per_second")
+
+
+def rmc(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "relational_rnn.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        **options,
+    )
+
+
+def refused(capsys, arguments, *parts):
+    """Exit code 2 and one line on stderr that has all the parts."""
+    assert main([str(a) for a in arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rmc: error: ")
+    assert said.count("\n") == 1
+    for part in parts:
+        assert str(part) in said
+
+
+def snapshot(folder):
+    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def outcome(path):
+    """What a run ended with, timings aside."""
+    run = RunFolder.open(path)
+    records = [{k: v for k, v in record.items() if k not in TIMINGS} for record in run.metrics()]
+    tensors, _ = checkpoint.load(run.latest_checkpoint())
+    return records, {name: t.tolist() for name, t in tensors.items()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A complete smoke run."""
+    path = tmp_path_factory.mktemp("cli") / "run"
+    assert main([*SMOKE, "--run", str(path)]) == 0
+    return path
+
+
+# ------------------------------------------------------------------ help
+
+
+def test_help_does_not_import_torch():
+    code = """
+import sys
+from relational_rnn.cli.__main__ import main
+main(["--help"])
+main(["train", "--help"])
+sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rmc train" in done.stdout
+
+
+def test_help_of_a_preset_shows_its_docstring_and_values(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*SMOKE, "--help"])
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert "Seconds on two CPU cores" in said
+    assert "--model.mem-slots" in said
+
+
+@pytest.mark.parametrize("command", ["eval", "doctor", "demo"])
+def test_help_of_commands(capsys, command):
+    assert main([command, "--help"]) == 0
+    assert f"usage: rmc {command}" in capsys.readouterr().out
+
+
+def test_doctor(capsys):
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    for word in ("torch", "cuda", "triton", "backends", "[track]"):
+        assert word in said
+
+
+# ------------------------------------------------------------------ training
+
+
+@pytest.mark.parametrize("core", ["rmc", "lstm"])
+def test_train_and_eval(tmp_path, capsys, core):
+    run = tmp_path / "run"
+    assert main([*SMOKE, "--core", core, "--run", str(run), "--training.seed", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "step 60 of 60" in said
+    assert "done: eval_accuracy" in said
+    records = RunFolder.open(run).metrics()
+    assert [record["step"] for record in records] == [10, 20, 30, 40, 50, 60]
+    assert [record["step"] for record in records if "eval_accuracy" in record] == [20, 40, 60]
+    before = snapshot(run)
+    assert main(["eval", str(run)]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores == {"run": str(run), "step": 60, "accuracy": records[-1]["eval_accuracy"]}
+    assert snapshot(run) == before
+    described = RunFolder.open(run).config()
+    assert (described["preset"], described["config"]["core"], described["config"]["training"]["seed"]) == (
+        "smoke",
+        core,
+        3,
+    )
+
+
+def test_overrides_reach_the_model(tmp_path):
+    sizes = {}
+    for slots in (2, 4):
+        run = tmp_path / str(slots)
+        main([*SMOKE, "--run", str(run), "--model.mem-slots", str(slots), "--training.steps", "10"])
+        weights, _ = checkpoint.load(run / "weights.safetensors")
+        sizes[slots] = weights["core.input_projection.weight"].shape[0]
+    assert sizes == {2: 16, 4: 8}  # 32 units in all
+
+
+def test_default_run_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMOKE, "--training.steps", "10"]) == 0
+    (run,) = (tmp_path / "runs" / "nth-farthest").iterdir()
+    assert re.fullmatch(r"smoke-rmc-seed0-\d{8}-\d{6}", run.name)
+
+
+def test_resume_of_a_complete_run_changes_nothing_that_matters(finished, capsys):
+    before = outcome(finished)
+    assert main(["train", "--resume", str(finished)]) == 0
+    assert "is complete" in capsys.readouterr().out
+    assert outcome(finished) == before
+
+
+LONG = ["--training.steps", "800", "--training.checkpoint-every", "50", "--training.schedule", "constant"]
+
+
+def wait_for(condition, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("long") / "run"
+    assert main([*SMOKE, *LONG, "--run", str(path)]) == 0
+    return outcome(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_process_resumes_exactly(tmp_path, long_run, number):
+    run = tmp_path / "run"
+    process = rmc(*SMOKE, *LONG, "--run", run)
+    wait_for(lambda: any(run.glob("checkpoints/step-000000[1-9]*")), process)
+    process.send_signal(number)
+    said, wrong = process.communicate(timeout=60)
+    assert "Traceback" not in wrong
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 128 + number
+        step = int(re.search(r"stopped at step (\d+) of 800", said)[1])
+        assert f"resume with: rmc train --resume {run}" in said
+        assert RunFolder.open(run).latest_checkpoint().name == f"step-{step:09d}.safetensors"
+    again = rmc("train", "--resume", run)
+    said, wrong = again.communicate(timeout=120)
+    assert again.returncode == 0, wrong
+    assert "resuming" in said
+    assert outcome(run) == long_run
+    assert len(json.loads((run / "environment.json").read_text())) == 2
+
+
+def test_resume_while_it_still_runs(tmp_path, capsys):
+    run = tmp_path / "run"
+    process = rmc(*SMOKE, *LONG, "--training.steps", "1000000", "--run", run)
+    wait_for(lambda: (run / "checkpoints").exists() and any((run / "checkpoints").iterdir()), process)
+    refused(capsys, ["train", "--resume", run], run, "in use by another process")
+    process.kill()
+    process.communicate()
+
+
+# ------------------------------------------------------------------ what is wrong is said in one line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["fly"], ["'fly'", "train, eval, demo, doctor"]),
+        (["train", "nth-nearest"], ["'nth-nearest'", "nth-farthest"]),
+        (["train", "nth-farthest", "--preset", "quick"], ["'quick'", "paper, fast, dims32, smoke, demo"]),
+        (["train", "nth-farthest", "--preset"], ["--preset needs a value"]),
+        ([*SMOKE, "--model.slots", "3"], ["'--model.slots'", "perhaps --model.mem-slots"]),
+        ([*SMOKE, "--model.mem-slots", "three"], ["--model.mem-slots", "three"]),
+        ([*SMOKE, "--model.mem-slots"], ["--model.mem-slots"]),
+        ([*SMOKE, "--model.mem-slots", "0"], ["mem_slots=0", "1 or more"]),
+        ([*SMOKE, "--model.mem-slots", "5"], ["total_units=32", "a multiple of mem_slots x num_heads = 10"]),
+        ([*SMOKE, "--model.gate-style", "slot"], ["'slot'", "unit"]),
+        ([*SMOKE, "--model.num-blocks", "0"], ["num_blocks=0"]),
+        ([*SMOKE, "--model.head-layers", "-1"], ["head_layers=-1"]),
+        ([*SMOKE, "--core", "gru"], ["'gru'", "lstm"]),
+        ([*SMOKE, "--task.vectors", "1"], ["vectors=1", "2 or more"]),
+        ([*SMOKE, "--task.dims", "9"], ["curriculum.stages", "(3, 9)"]),
+        ([*SMOKE, "--curriculum.stages", "2", "1", "3"], ["--curriculum.stages"]),
+        ([*SMOKE, "--training.steps", "0"], ["steps=0", "1 or more"]),
+        ([*SMOKE, "--training.learning-rate", "-1"], ["learning_rate=-1.0", "more than 0"]),
+        ([*SMOKE, "--training.precision", "fp8"], ["'fp8'", "bf16"]),
+        ([*SMOKE, "--training.device", "tpu"], ["device='tpu'", "auto, cpu, cuda"]),
+        ([*SMOKE, "--training.device", "cuda:77"], ["device='cuda:77'"]),
+        ([*SMOKE, "surplus"], ["'surplus'"]),
+        (["eval", "a", "b"], ["one run folder"]),
+        (["eval", "missing"], ["missing does not exist"]),
+        (["train", "--resume", "missing"], ["missing does not exist"]),
+        (["train", "--resume"], ["--resume needs a value"]),
+        (["doctor", "now"], ["'now'"]),
+    ],
+    ids=lambda value: " ".join(value[-2:]),
+)
+def test_wrong_arguments(tmp_path, monkeypatch, capsys, arguments, parts):
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, arguments, *parts)
+    assert not any(tmp_path.iterdir())  # nothing was made
+
+
+def test_wrong_argument_in_a_real_process(tmp_path):
+    process = rmc(*SMOKE, "--model.mem-slots", "0", cwd=tmp_path)
+    said, wrong = process.communicate(timeout=60)
+    assert (process.returncode, said) == (2, "")
+    assert wrong == "rmc: error: mem_slots=0 is not allowed; allowed: 1 or more\n"
+
+
+def test_missing_tracker(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("relational_rnn.training.tracking.find_spec", lambda name: None)
+    refused(
+        capsys, [*SMOKE, "--training.track", "wandb", "--run", tmp_path / "r"], "track='wandb'", "[track]"
+    )
+    assert not (tmp_path / "r").exists()
+
+
+def test_existing_run_folder(finished, tmp_path, capsys):
+    before = snapshot(finished)
+    refused(capsys, [*SMOKE, "--run", finished], finished, "exists already", "--resume")
+    assert snapshot(finished) == before
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years")
+    refused(capsys, [*SMOKE, "--run", mine], "exists already")
+    refused(capsys, ["train", "--resume", mine], "not a whole run folder", "config.json")
+    refused(capsys, ["eval", mine], "not a whole run folder")
+    refused(capsys, ["eval", mine / "thesis.txt"], "does not exist")
+    assert snapshot(mine) == {str(mine / "thesis.txt"): b"years"}
+
+
+def rewrite_config(run, change):
+    path = run / "config.json"
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def swap_model(run):
+    rewrite_config(run, lambda c: c["config"]["model"].update(total_units=64))
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (lambda run: truncate(run / "config.json"), "config.json is damaged"),
+        (lambda run: (run / "config.json").unlink(), "config.json is missing"),
+        (lambda run: rewrite_config(run, lambda c: c.pop("preset")), "config.json is damaged"),
+        (lambda run: rewrite_config(run, lambda c: c["config"].pop("core")), "lacks ['core']"),
+        (
+            lambda run: rewrite_config(run, lambda c: c.update(experiment="box-world")),
+            "experiment 'box-world'",
+        ),
+        (
+            lambda run: truncate(run / "checkpoints" / "step-000000060.safetensors"),
+            "step-000000060.safetensors is damaged",
+        ),
+        (lambda run: [p.unlink() for p in (run / "checkpoints").iterdir()], "has no checkpoint"),
+        (swap_model, "has shape"),
+        (
+            lambda run: rewrite_config(run, lambda c: c["config"].update(core="lstm")),
+            "it is not of this model",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", [["train", "--resume"], ["eval"]])
+def test_damaged_run_folders(finished, tmp_path, capsys, damage, part, command):
+    run = tmp_path / "run"
+    for name, content in snapshot(finished).items():
+        target = run / os.path.relpath(name, finished)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    damage(run)
+    (run / "checkpoints").mkdir(exist_ok=True)
+    before = snapshot(run)
+    refused(capsys, [*command, run], part)
+    assert snapshot(run) == before
+
+
+def test_resume_names_another_experiment(finished, capsys):
+    refused(
+        capsys,
+        ["train", "learning-to-execute", "--resume", finished],
+        "'nth-farthest'",
+        "'learning-to-execute'",
+    )
+    refused(
+        capsys, ["train", "--resume", finished, "nth-farthest", "--core", "lstm"], "--resume takes no options"
+    )
