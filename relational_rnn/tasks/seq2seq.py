@@ -1,0 +1,141 @@
+"""Sequence to sequence around any recurrent core: the model of the program evaluation tasks (appendix A.2).
+
+Shapes: S input steps, T output steps, B batch, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relational_rnn.cores.base import RecurrentCore, State, map_state, require
+from relational_rnn.tasks.lte_text import START, VOCABULARY, check_ids
+
+Regime = Literal["teacher", "scheduled", "non-auto-regressive"]
+
+
+class Seq2Seq(nn.Module):
+    """Encoder, decoder that starts from the encoder's state, and an MLP from its outputs to logits.
+
+    The decoder's inputs in training, by regime:
+      teacher:              the target of the step before (teacher forcing).
+      scheduled:            that, or with probability `feedback` the model's own prediction of it.
+      non-auto-regressive:  zeros, so neither; all steps are one call of the core (the paper's best).
+    Without targets, as in evaluation, the first two read their own predictions; nothing else is possible.
+
+    Args:
+        encoder: a core with `vocabulary` input features.
+        decoder: another core with a state of the same shapes; None shares the encoder, as Sonnet does.
+        regime: one of the three.
+        hidden: units of the MLP's ReLU layers.
+    """
+
+    def __init__(
+        self,
+        encoder: RecurrentCore,
+        decoder: RecurrentCore | None = None,
+        regime: Regime = "non-auto-regressive",
+        *,
+        hidden: tuple[int, ...] = (256, 256, 256, 256),
+        vocabulary: int = VOCABULARY,
+        start: int = START,
+    ):
+        super().__init__()
+        require(regime in get_args(Regime), "regime", regime, ", ".join(get_args(Regime)))
+        for name, core in (("encoder", encoder), ("decoder", decoder)):
+            if core is not None:
+                require(
+                    core.input_shape == (vocabulary,), f"{name} input", core.input_shape, f"({vocabulary},)"
+                )
+                require(not core.batch_first, f"{name} batch_first", True, "False: ids come time first")
+        self.encoder, self.own_decoder, self.regime = encoder, decoder, regime
+        self.vocabulary, self.start = vocabulary, start
+        if decoder is not None:
+            wanted, given = (_shapes(core.initial_state(1, device="meta")) for core in (encoder, decoder))
+            require(wanted == given, "decoder state", given, f"the encoder's, {wanted}")
+        widths = (self.decoder.output_size, *hidden)
+        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+        self.head = nn.Sequential(*layers, nn.Linear(widths[-1], vocabulary))
+
+    @property
+    def decoder(self) -> RecurrentCore:
+        return self.encoder if self.own_decoder is None else self.own_decoder
+
+    def forward(
+        self,
+        inputs: Tensor,
+        lengths: Tensor,
+        steps: int,
+        *,
+        targets: Tensor | None = None,
+        feedback: float | Tensor = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Ids [S, B] of which the first `lengths` [B] count -> logits [T, B, V] of `steps` = T outputs.
+
+        Targets [T, B] are for training alone; `feedback` and `generator` only for the scheduled regime.
+        """
+        state = self.encode(inputs, lengths)
+        batch_size = inputs.shape[1]
+        if targets is not None and tuple(targets.shape) != (steps, batch_size):
+            raise ValueError(f"targets have shape {list(targets.shape)}; allowed: {[steps, batch_size]}")
+        if targets is not None and not targets.is_cuda:
+            check_ids(targets, self.vocabulary)
+        if self.regime == "non-auto-regressive":
+            nothing = self._features.new_zeros(steps, batch_size, self.vocabulary)
+            return self.logits(self.decoder(nothing, state)[0])
+        first = torch.full_like(inputs[0], self.start)  # [B]
+        if targets is not None and self.regime == "teacher":
+            late = torch.cat([first[None], targets[:-1]])
+            return self.logits(self.decoder(self.one_hot(late), state)[0])
+        return self._fed_back(first, state, steps, targets, feedback, generator)
+
+    def encode(self, inputs: Tensor, lengths: Tensor) -> State:
+        """The state after each sample's own last symbol, whatever padding follows it.
+
+        Samples are moved to end together; the core is reset where each begins. This needs no lengths on the
+        host, and cores that handle resets in one kernel stay in it.
+        """
+        if inputs.dim() != 2 or lengths.shape != inputs.shape[1:]:
+            shapes = f"{list(inputs.shape)} and {list(lengths.shape)}"
+            raise ValueError(f"inputs and lengths have shapes {shapes}; allowed: [S, B] and [B]")
+        if not inputs.is_cuda:  # on a GPU these checks would wait for it
+            check_ids(inputs, self.vocabulary)
+            short = lengths[(lengths < 1) | (lengths > len(inputs))]
+            require(not short.numel(), "lengths", short.tolist()[:5], f"1 to {len(inputs)}")
+        at = torch.arange(len(inputs), device=inputs.device)[:, None] - (len(inputs) - lengths)  # [S, B]
+        aligned = inputs.gather(0, at.clamp(min=0))
+        _, state = self.encoder(self.one_hot(aligned), resets=at == 0)
+        return state
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """[..., *output_shape of the core] -> [..., V]."""
+        return self.head(outputs.flatten(-len(self.decoder.output_shape)))
+
+    def one_hot(self, ids: Tensor) -> Tensor:
+        return F.one_hot(ids, self.vocabulary).to(self._features.dtype)
+
+    def _fed_back(self, symbol, state, steps, targets, feedback, generator):
+        outputs = []
+        for t in range(steps):
+            output, state = self.decoder.step(self.one_hot(symbol), state)
+            outputs.append(self.logits(output))  # [B, V]
+            symbol = outputs[-1].argmax(-1)
+            if targets is not None:
+                chance = torch.rand(symbol.shape, generator=generator, device=symbol.device)
+                symbol = torch.where(chance < feedback, symbol, targets[t])
+        return torch.stack(outputs)
+
+    @property
+    def _features(self) -> Tensor:
+        return self.head[-1].weight
+
+
+def _shapes(state: State) -> list:
+    shapes: list = []
+    map_state(lambda part: shapes.append(list(part.shape)), state)
+    return shapes
