@@ -1,0 +1,227 @@
+"""The contract every recurrent core keeps, and what all of them share.
+
+Shapes: T time, B batch, I the shape of one input (usually `(input_size,)`), O output_size.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+State: TypeAlias = "Tensor | tuple[State, ...]"
+
+
+class RecurrentCore(nn.Module):
+    """A recurrent network that maps an input sequence and a state to outputs and the next state.
+
+    A subclass sets `input_shape` and `output_shape` (shapes of one step's input and output, without batch),
+    and defines `initial_state`, `step` and, where something faster than a loop over `step` exists, `scan`.
+
+    `forward` accepts what `nn.LSTM` accepts: `[T, B, ...]` (or `[B, T, ...]` with `batch_first`), one
+    unbatched sequence `[T, ...]`, or a PackedSequence. States are batch first, always; an unbatched call
+    takes and returns them without the batch dimension. `resets[t, b]` true puts b back into its initial
+    state before step t (an episode begins there).
+    """
+
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+
+    def __init__(self, *, batch_first: bool = False):
+        super().__init__()
+        self.batch_first = batch_first
+
+    @property
+    def input_size(self) -> int:
+        return self.input_shape[-1]
+
+    @property
+    def output_size(self) -> int:
+        return torch.Size(self.output_shape).numel()
+
+    def initial_state(self, batch_size: int, *, device=None, dtype=None) -> State:
+        """The state before the first step, batch first, on the parameters' device and dtype by default."""
+        raise NotImplementedError
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step: x `[B, *I]` -> (output `[B, *O]`, next state)."""
+        raise NotImplementedError
+
+    def scan(self, x: Tensor, state: State, resets: Tensor | None) -> tuple[Tensor, State]:
+        """All steps of a checked, batched, time-major x `[T, B, *I]`; T and B may be zero."""
+        outputs = []
+        fresh = None if resets is None else self.initial_like(state)
+        for t in range(x.shape[0]):
+            if resets is not None:
+                state = select(resets[t], fresh, state)
+            output, state = self.step(x[t], state)
+            outputs.append(output)
+        if not outputs:
+            return x.new_empty(0, x.shape[1], *self.output_shape), state
+        return torch.stack(outputs), state
+
+    def forward(
+        self, x: Tensor | PackedSequence, state: State | None = None, *, resets: Tensor | None = None
+    ) -> tuple[Tensor | PackedSequence, State]:
+        """Run a sequence: returns every step's output, laid out as x is, and the last state."""
+        if isinstance(x, PackedSequence):
+            return self._forward_packed(x, state, resets)
+        x, state, resets, restore = self._to_time_major(x, state, resets)
+        output, state = self.scan(x, state, resets)
+        return restore(output), restore.state(state)
+
+    def initial_like(self, state: State) -> State:
+        """The initial state for the batch, device and dtype of a given one."""
+        first = first_tensor(state)
+        return self.initial_state(first.shape[0], device=first.device, dtype=first.dtype)
+
+    # ------------------------------------------------------------------ layouts
+
+    def _to_time_major(self, x, state, resets):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"input must be a tensor or PackedSequence, got {type(x).__name__}")
+        features = len(self.input_shape)
+        batched = x.dim() == features + 2
+        if x.dim() not in (features + 1, features + 2) or tuple(x.shape[-features:]) != self.input_shape:
+            axes = "[B, T, " if self.batch_first else "[T, B, "
+            wanted = ", ".join(map(str, self.input_shape)) + "]"
+            raise ValueError(
+                f"input has shape {list(x.shape)}; allowed: {axes}{wanted} or unbatched [T, {wanted}"
+            )
+        restore = _Layout(batched=batched, batch_first=self.batch_first)
+        if not batched:
+            x = x.unsqueeze(1)
+            state = None if state is None else map_state(lambda s: s.unsqueeze(0), state)
+        elif self.batch_first:
+            x = x.transpose(0, 1)
+        state = self._checked_state(state, x.shape[1], x)
+        if resets is not None:
+            resets = self._checked_resets(resets, restore, x)
+        return x, state, resets, restore
+
+    def _checked_state(self, state, batch_size, x):
+        if state is None:
+            return self.initial_state(batch_size, device=x.device)
+        wanted = self.initial_state(batch_size, device="meta")
+        _check_state(state, wanted, x.device)
+        return state
+
+    def _checked_resets(self, resets, restore, x):
+        if not isinstance(resets, Tensor) or resets.dtype != torch.bool:
+            kind = resets.dtype if isinstance(resets, Tensor) else type(resets).__name__
+            raise ValueError(
+                f"resets must be a torch.bool tensor (NaN has no place in it), got {kind}; try `resets != 0`"
+            )
+        if not restore.batched:
+            wanted, given = [x.shape[0]], resets.unsqueeze(-1)
+        elif restore.batch_first:
+            wanted, given = [x.shape[1], x.shape[0]], resets.t() if resets.dim() == 2 else resets
+        else:
+            wanted, given = list(x.shape[:2]), resets
+        if list(resets.shape) != wanted:
+            raise ValueError(f"resets has shape {list(resets.shape)}; allowed: {wanted}, one for each input")
+        if resets.device != x.device:
+            raise ValueError(f"resets is on {resets.device}, the input on {x.device}; they must be together")
+        return given
+
+    def _forward_packed(self, packed: PackedSequence, state, resets):
+        """Sequences of several lengths, longest first: scan each stretch of steps with equal batch size."""
+        if resets is not None:
+            raise ValueError("resets cannot be combined with a PackedSequence; pad the batch instead")
+        data, sizes = packed.data, packed.batch_sizes.tolist()
+        if tuple(data.shape[1:]) != self.input_shape:
+            raise ValueError(f"packed input has shape {list(data.shape)}; allowed: [sum, {self.input_shape}]")
+        state = self._checked_state(state, sizes[0], data)
+        if packed.sorted_indices is not None:
+            state = map_state(lambda s: s.index_select(0, packed.sorted_indices), state)
+        outputs, finished, start, t = [], [], 0, 0
+        while t < len(sizes):
+            batch, begin = sizes[t], t
+            while t < len(sizes) and sizes[t] == batch:
+                t += 1
+            running = first_tensor(state).shape[0]
+            finished.append(map_state(lambda s, b=batch: s[b:], state))  # sequences that ended before `begin`
+            if running != batch:
+                state = map_state(lambda s, b=batch: s[:b], state)
+            stretch = data[start : start + (t - begin) * batch].reshape(t - begin, batch, *self.input_shape)
+            output, state = self.scan(stretch, state, None)
+            outputs.append(output.flatten(0, 1))
+            start += (t - begin) * batch
+        parts = [state, *reversed(finished)]  # longest first, the order of the packed batch
+        state = zip_states(lambda *s: torch.cat(s), *parts)
+        if packed.unsorted_indices is not None:
+            state = map_state(lambda s: s.index_select(0, packed.unsorted_indices), state)
+        output = PackedSequence(
+            torch.cat(outputs), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+        )
+        return output, state
+
+
+class _Layout:
+    """Undoes what `_to_time_major` did."""
+
+    def __init__(self, *, batched: bool, batch_first: bool):
+        self.batched, self.batch_first = batched, batch_first
+
+    def __call__(self, output: Tensor) -> Tensor:
+        if not self.batched:
+            return output.squeeze(1)
+        return output.transpose(0, 1) if self.batch_first else output
+
+    def state(self, state: State) -> State:
+        return state if self.batched else map_state(lambda s: s.squeeze(0), state)
+
+
+def map_state(function, state: State) -> State:
+    """Apply a function to every tensor of a state."""
+    if isinstance(state, tuple):
+        return tuple(map_state(function, part) for part in state)
+    return function(state)
+
+
+def zip_states(function, first: State, *others: State) -> State:
+    """Apply a function to the tensors that stand at the same place in several states."""
+    if isinstance(first, tuple):
+        return tuple(zip_states(function, *parts) for parts in zip(first, *others, strict=True))
+    return function(first, *others)
+
+
+def first_tensor(state: State) -> Tensor:
+    while isinstance(state, tuple):
+        state = state[0]
+    return state
+
+
+def select(mask: Tensor, chosen: State, otherwise: State) -> State:
+    """State by state, batch item by batch item: `chosen` where the mask `[B]` is true, else `otherwise`."""
+
+    def pick(a, b):
+        return torch.where(mask.view(-1, *[1] * (a.dim() - 1)), a, b)
+
+    return zip_states(pick, chosen, otherwise)
+
+
+def _check_state(state, wanted, device, name="state"):
+    if isinstance(wanted, tuple):
+        if not isinstance(state, tuple) or len(state) != len(wanted):
+            kind = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
+            raise ValueError(f"{name} must be a tuple of {len(wanted)}, got {kind}")
+        for i, (part, wanted_part) in enumerate(zip(state, wanted, strict=True)):
+            _check_state(part, wanted_part, device, f"{name}[{i}]")
+        return
+    if not isinstance(state, Tensor):
+        raise ValueError(f"{name} must be a tensor of shape {list(wanted.shape)}, got {type(state).__name__}")
+    if state.shape != wanted.shape:
+        raise ValueError(f"{name} has shape {list(state.shape)}; allowed: {list(wanted.shape)}")
+    if state.device != device:
+        raise ValueError(f"{name} is on {state.device}, the input on {device}; they must be together")
+    if not state.is_floating_point():
+        raise ValueError(f"{name} has dtype {state.dtype}; allowed: a floating point dtype")
+
+
+def require(condition: bool, name: str, value, allowed: str) -> None:
+    """Raise a one-line ValueError that names the argument, its value and what is allowed."""
+    if not condition:
+        raise ValueError(f"{name}={value!r} is not allowed; allowed: {allowed}")

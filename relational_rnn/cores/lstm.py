@@ -1,0 +1,101 @@
+"""The LSTM of Sonnet v1 as a core, computed by torch's nn.LSTM (cuDNN on a GPU).
+
+Shapes: T time, B batch, U hidden_size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from relational_rnn.cores.base import RecurrentCore, require, select
+
+
+class LSTM(RecurrentCore):
+    """One layer; the state is (hidden, cell), each [B, U]; the output is the hidden state.
+
+    As in Sonnet the forget gate's bias gets a constant `forget_bias`, and weights and bias both start from a
+    normal distribution of standard deviation 1/sqrt(input_size + hidden_size), cut at two deviations.
+    Both live in an `nn.LSTM`, whose second bias is not trained: it holds the constant.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        forget_bias: float = 1.0,
+        *,
+        batch_first: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(batch_first=batch_first)
+        require(
+            isinstance(input_size, int) and input_size > 0,
+            "input_size",
+            input_size,
+            "an integer of at least 1",
+        )
+        require(
+            isinstance(hidden_size, int) and hidden_size > 0,
+            "hidden_size",
+            hidden_size,
+            "an integer of at least 1",
+        )
+        self.hidden_size = hidden_size
+        self.forget_bias = float(forget_bias)
+        self.input_shape, self.output_shape = (input_size,), (hidden_size,)
+        self.lstm = nn.LSTM(input_size, hidden_size, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        std = 1 / math.sqrt(self.input_size + self.hidden_size)
+        for parameter in (self.lstm.weight_ih_l0, self.lstm.weight_hh_l0, self.lstm.bias_ih_l0):
+            nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std)
+        constant = self.lstm.bias_hh_l0
+        constant.zero_()
+        constant[self.hidden_size : 2 * self.hidden_size] = self.forget_bias  # torch's order: i, f, g, o
+        constant.requires_grad_(False)
+
+    def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
+        weight = self.lstm.weight_hh_l0
+        zeros = torch.zeros(
+            batch_size, self.hidden_size, device=device or weight.device, dtype=dtype or weight.dtype
+        )
+        return zeros, zeros.clone()
+
+    def step(self, x: Tensor, state):
+        if x.dim() != 2 or x.shape[-1] != self.input_size:
+            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        output, state = self._run(x.unsqueeze(0), state)
+        return output[0], state
+
+    def scan(self, x: Tensor, state, resets: Tensor | None):
+        if x.shape[0] == 0 or x.shape[1] == 0:
+            return x.new_empty(x.shape[0], x.shape[1], self.hidden_size), state
+        if resets is None:
+            return self._run(x, state)
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            return super().scan(x, state, resets)  # where to cut is not known while a graph is captured
+        fresh = self.initial_like(state)
+        cuts = resets.any(dim=1).nonzero().flatten().tolist()
+        outputs = []
+        for begin, end in zip([0, *cuts], [*cuts, x.shape[0]], strict=True):
+            if begin in cuts:
+                state = select(resets[begin], fresh, state)
+            if end > begin:
+                output, state = self._run(x[begin:end], state)
+                outputs.append(output)
+        return torch.cat(outputs), state
+
+    def _run(self, x, state):
+        dtype = self.lstm.weight_hh_l0.dtype
+        hidden, cell = (part.to(dtype).unsqueeze(0) for part in state)
+        output, (hidden, cell) = self.lstm(x, (hidden.contiguous(), cell.contiguous()))
+        return output, (hidden[0], cell[0])
+
+    def extra_repr(self) -> str:
+        return f"input_size={self.input_size}, hidden_size={self.hidden_size}, forget_bias={self.forget_bias}"

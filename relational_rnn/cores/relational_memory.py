@@ -1,0 +1,239 @@
+"""The Relational Memory Core: a memory of slots that attend to each other and to the input at every step.
+
+Section 3 of the paper, in the formulation of Sonnet v1, the authors' own (docs/model.md lists where the two
+differ). This file holds parameters, checks and layouts; the mathematics is in kernels/reference.py.
+
+Shapes: T time, B batch, N memory slots, R input rows per step, F slot size = H heads x V head size,
+K key size, G gate size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.kernels import op, reference
+from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
+
+GATE_STYLES = ("unit", "memory", None)
+BACKENDS = ("auto", "reference", "triton")
+
+
+class RelationalMemory(RecurrentCore):
+    """A drop-in recurrent layer whose state is a matrix of `mem_slots` rows.
+
+    The state is the memory `[B, N, F]`; the output is the memory after the step, flattened to `[B, N * F]`.
+    The number of slots changes no parameter.
+
+    Args:
+        input_size: features of one input (of one input row, with `input_rows`).
+        mem_slots: N, rows of the memory.
+        head_size: V, features of one attention head; a slot has `head_size * num_heads` of them.
+        num_heads: H.
+        num_blocks: attention blocks per step. Each has its own projections and norms; the MLP is shared.
+        forget_bias, input_bias: constants added to the gates, not trained.
+        gate_style: "unit" (a gate for every feature), "memory" (one for every slot) or None.
+        attention_mlp_layers: layers of the MLP after the attention; ReLU between them.
+        key_size: K, features of a query and of a key in each head; `head_size` by default.
+        input_rows: None for one input vector per step, x [T, B, input_size]; an integer R for a matrix of
+            R rows per step, x [T, B, R, input_size], each row attended to by itself.
+        output_gate: the paper's equations 7-8, which Sonnet dropped: the output is sigmoid(o) * tanh(memory),
+            the gates read it instead of tanh(memory), and the state is (memory, output as [B, N, F]).
+        legacy_scale: scale the attention logits by (2K + V)**-0.5, as Sonnet did until November 2018 and so
+            probably in the paper, instead of K**-0.5.
+        backend: "auto" takes the fastest that applies, "reference" the specification, "triton" the fused GPU
+            kernels or an error that says why not.
+        recompute: keep only the memories for the backward pass and recompute the rest there: less memory,
+            more time.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        mem_slots: int,
+        head_size: int,
+        num_heads: int = 1,
+        num_blocks: int = 1,
+        forget_bias: float = 1.0,
+        input_bias: float = 0.0,
+        gate_style: str | None = "unit",
+        attention_mlp_layers: int = 2,
+        key_size: int | None = None,
+        *,
+        input_rows: int | None = None,
+        output_gate: bool = False,
+        legacy_scale: bool = False,
+        batch_first: bool = False,
+        backend: str = "auto",
+        recompute: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__(batch_first=batch_first)
+        sizes = dict(
+            input_size=input_size,
+            mem_slots=mem_slots,
+            head_size=head_size,
+            num_heads=num_heads,
+            num_blocks=num_blocks,
+            attention_mlp_layers=attention_mlp_layers,
+            key_size=head_size if key_size is None else key_size,
+            input_rows=1 if input_rows is None else input_rows,
+        )
+        for name, value in sizes.items():
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            require(whole and value >= 1, name, value, "an integer of at least 1")
+        require(gate_style in GATE_STYLES, "gate_style", gate_style, "'unit', 'memory' or None")
+        require(backend in BACKENDS, "backend", backend, "'auto', 'reference' or 'triton'")
+        require(
+            not (output_gate and gate_style is None),
+            "output_gate",
+            output_gate,
+            "True only with a gate_style",
+        )
+
+        self.mem_slots = mem_slots
+        self.slot_size = head_size * num_heads
+        self.forget_bias, self.input_bias = float(forget_bias), float(input_bias)
+        self.input_rows, self.output_gate = input_rows, output_gate
+        self.backend, self.recompute = backend, recompute
+        keys = sizes["key_size"]
+        features = num_heads * (2 * keys + head_size)
+        scale = (2 * keys + head_size if legacy_scale else keys) ** -0.5
+        self.spec = Spec(num_heads, keys, head_size, scale, gate_style)
+        self.input_shape = (input_size,) if input_rows is None else (input_rows, input_size)
+        self.output_shape = (mem_slots * self.slot_size,)
+
+        options = dict(device=device, dtype=dtype)
+        slot = self.slot_size
+        self.input_projection = nn.Linear(input_size, slot, **options)
+        self.blocks = nn.ModuleList(_AttentionBlock(slot, features, **options) for _ in range(num_blocks))
+        self.mlp = nn.ModuleList(nn.Linear(slot, slot, **options) for _ in range(attention_mlp_layers))
+        self.gate_from_input = self.gate_from_memory = None
+        if gate_style is not None:
+            gates = (3 if output_gate else 2) * (slot if gate_style == "unit" else 1)
+            self.gate_from_input = nn.Linear(sizes["input_rows"] * slot, gates, **options)
+            self.gate_from_memory = nn.Linear(slot, gates, **options)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Sonnet's: weights normal with deviation 1/sqrt(fan in), cut at two deviations; biases zero."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                std = 1 / math.sqrt(module.in_features)
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+
+    def initial_state(self, batch_size: int, *, device=None, dtype=None):
+        """Rows of the identity matrix, padded with zeros or cut to F columns, so that slots differ."""
+        weight = self.input_projection.weight
+        options = dict(device=device or weight.device, dtype=dtype or weight.dtype)
+        memory = torch.eye(self.mem_slots, self.slot_size, **options).expand(batch_size, -1, -1).contiguous()
+        return (memory, memory.tanh()) if self.output_gate else memory
+
+    def step(self, x: Tensor, state):
+        features = len(self.input_shape)
+        if x.dim() != features + 1 or tuple(x.shape[-features:]) != self.input_shape:
+            wanted = ", ".join(map(str, self.input_shape))
+            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
+        inputs, weights = self.project_inputs(x), self.weights()
+        if self.output_gate:
+            memory, gates, _ = reference.step(state[0], state[1], inputs, weights, self.spec)
+            hidden = gates[2] * memory.tanh()
+            return hidden.flatten(1), (memory, hidden)
+        if self.backend != "reference" and op.can_act(state, inputs, weights, self.spec, self.backend):
+            memory = op.act(state, inputs, weights, self.spec)
+        else:
+            memory, _, _ = reference.step(state, state.tanh(), inputs, weights, self.spec)
+        return memory.flatten(1), memory
+
+    def scan(self, x: Tensor, state, resets: Tensor | None):
+        if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
+            return super().scan(x, state, resets)
+        memories, _ = self._scan(x, state, resets)
+        last = memories[-1] if x.shape[0] else state
+        return memories.flatten(2), last
+
+    def forward(self, x, state=None, *, resets: Tensor | None = None, need_weights: bool = False):
+        """As every core's forward; with `need_weights` a third value, a `Trace` of attention and gates."""
+        if not need_weights:
+            return super().forward(x, state, resets=resets)
+        if isinstance(x, PackedSequence) or self.output_gate:
+            raise ValueError("need_weights=True is not allowed with a PackedSequence or an output gate")
+        x, state, resets, restore = self._to_time_major(x, state, resets)
+        require(x.shape[0] > 0, "length of the input", 0, "at least 1 with need_weights=True")
+        memories, trace = self._scan(x, state, resets, need_weights=True)
+        trace = Trace(*(None if part is None else restore(part) for part in trace))
+        return restore(memories.flatten(2)), restore.state(memories[-1]), trace
+
+    def _scan(self, x, state, resets, need_weights=False):
+        weights = self.weights()
+        if need_weights or self.backend == "reference":
+            if self.backend == "reference" and x.shape[0]:
+                # step by step, so that the result is that of a loop over `step` to the last bit
+                steps = [self.project_inputs(now) for now in x]
+                inputs = InputRows(
+                    *(None if p[0] is None else torch.stack(p) for p in zip(*steps, strict=True))
+                )
+            else:
+                inputs = self.project_inputs(x)
+            fresh = None if resets is None else self.initial_like(state)
+            return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights)
+        inputs = self.project_inputs(x)
+        options = dict(backend=self.backend, recompute=self.recompute)
+        return op.scan(state, inputs, weights, self.spec, resets, **options), None
+
+    def project_inputs(self, x: Tensor) -> InputRows:
+        """What the inputs [..., input_size] (or [..., R, input_size]) contribute, for all steps at once."""
+        rows = self.input_projection(x if self.input_rows is not None else x.unsqueeze(-2))  # [..., R, F]
+        qkv = reference.project_qkv(rows, self.blocks[0].weights())
+        if self.spec.gate_style is None:
+            return InputRows(rows, qkv, None)
+        gates = self.gate_from_input(rows.flatten(-2)) + self._gate_bias()
+        return InputRows(rows, qkv, gates.unsqueeze(-2))
+
+    def _gate_bias(self) -> Tensor:
+        bias = self.gate_from_memory.bias
+        size = self.slot_size if self.spec.gate_style == "unit" else 1
+        constants = (self.input_bias, self.forget_bias, 0.0)[: bias.shape[0] // size]
+        return torch.cat(
+            [part + constant for part, constant in zip(bias.split(size), constants, strict=True)]
+        )
+
+    def weights(self) -> Weights:
+        """The parameters of the recurrence as the kernels take them."""
+        return Weights(
+            tuple(block.weights() for block in self.blocks),
+            tuple((layer.weight, layer.bias) for layer in self.mlp),
+            None if self.gate_from_memory is None else self.gate_from_memory.weight,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"input_size={self.input_size}, mem_slots={self.mem_slots}, head_size={self.spec.head_size}, "
+            f"num_heads={self.spec.num_heads}, key_size={self.spec.key_size}, "
+            f"gate_style={self.spec.gate_style!r}, forget_bias={self.forget_bias}, input_bias={self.input_bias}, backend={self.backend!r}"
+        )
+
+
+class _AttentionBlock(nn.Module):
+    """The parameters of one block."""
+
+    def __init__(self, slot_size: int, features: int, *, device=None, dtype=None):
+        super().__init__()
+        options = dict(device=device, dtype=dtype)
+        self.qkv = nn.Linear(slot_size, features, **options)
+        self.qkv_norm = nn.LayerNorm(features, reference.EPSILON, **options)
+        self.attention_norm = nn.LayerNorm(slot_size, reference.EPSILON, **options)
+        self.mlp_norm = nn.LayerNorm(slot_size, reference.EPSILON, **options)
+
+    def weights(self) -> Block:
+        parts = (self.qkv, self.qkv_norm, self.attention_norm, self.mlp_norm)
+        return Block(*(parameter for part in parts for parameter in (part.weight, part.bias)))
