@@ -62,38 +62,48 @@ class NthFarthest:
         `active`, an integer tensor (v, d) on the generator's device, shows v vectors in d dimensions. Being a
         tensor it can change between replays of a CUDA graph that captured this call.
         """
-        device, V, D = generator.device, self.vectors, self.dims
-        v, d = (V, D) if active is None else active.unbind()
+        device, B, V, D = generator.device, batch_size, self.vectors, self.dims
         ids = torch.arange(V, device=device)
-        present = ids >= V - v  # [V] by time step: the absent ones come first
-        x = torch.rand(batch_size, V, D, generator=generator, device=device) * 2 - 1  # [B, V, D]
+        # Two of U(-1, 1) from each random 64-bit integer: on a CPU the random numbers are most of the work.
+        bits = torch.empty(B, V, (D + 1) // 2, dtype=torch.long, device=device).random_(
+            -(2**63), None, generator=generator
+        )
+        x = bits.view(torch.int32)[..., :D] * 2.0**-31  # [B, V, D]
+        keys = torch.rand(B, V, generator=generator, device=device)
+        draws = torch.rand(2, B, generator=generator, device=device)
+        v, present = V, None
         if active is not None:
-            shown = torch.arange(D, device=device) < d
-            x = torch.where(present[:, None] & shown, x, 0.0)
+            v, d = active.unbind()
+            present = ids >= V - v  # [V] by time step: the absent ones come first
+            x = x * (present[:, None] & (torch.arange(D, device=device) < d))
+            keys = torch.where(ids < v, keys, -1.0)  # labels from v on sort to the absent steps
 
-        # A random order of the labels 0..v-1 over the last v steps: labels from v on sort to the front.
-        keys = torch.rand(batch_size, V, generator=generator, device=device)
-        labels = torch.where(ids < v, keys, -1.0).argsort(-1)  # [B, V]
-        draws = torch.rand(2, batch_size, generator=generator, device=device)
-        n, reference = (draws * v).long()  # [B] each, in 0..v-1; the reference is a label
-        at_reference = labels == reference[:, None]  # [B, V], true once a row
-        vector_m = (x * at_reference[..., None]).sum(1)  # [B, D]
+        labels = keys.argsort(-1)  # [B, V], a random order
+        n, m = (draws * v).long()  # [B] each, in 0..v-1; m is a label
+        step_of_m = (labels == m[:, None]).long().argmax(-1)  # [B]
+        vector_m = x.gather(1, step_of_m[:, None, None].expand(-1, 1, D))  # [B, 1, D]
+        answer = nth_position(x, vector_m, n, present, self.convention)
 
-        target = labels.gather(1, nth_position(x, vector_m, n, present, self.convention)[:, None]).squeeze(1)
-
-        label = (labels[..., None] == ids) & present[:, None]  # one-hot [B, V, V]
-        question = [
-            (k[:, None, None] == ids) & present[:, None] for k in (n, reference)
-        ]  # the same at each step
-        if self.order == "sonnet":
-            question.reverse()
-        features = [x, label.to(x.dtype), *(q.to(x.dtype) for q in question)]
-        return torch.cat(features, -1).transpose(0, 1), target
+        question = (m, n) if self.order == "sonnet" else (n, m)
+        hot = torch.stack([labels, *(k[:, None].expand(-1, V) for k in question)], -1)  # [B, V, 3]
+        one_hots = torch.eye(V, device=device).index_select(0, hot.flatten()).view(B, V, 3 * V)
+        if active is not None:
+            one_hots = one_hots * present[:, None]
+        features = torch.cat([x, one_hots], -1).transpose(0, 1)  # [V, B, I]
+        return features, labels.gather(1, answer[:, None]).squeeze(1)
 
 
-def nth_position(x: Tensor, vector_m: Tensor, n: Tensor, present: Tensor, convention: Convention) -> Tensor:
-    """The time step `[B]` of the n-th (from 0) farthest or nearest vector of x `[B, V, D]` from `[B, D]`."""
+def nth_position(
+    x: Tensor, vector_m: Tensor, n: Tensor, present: Tensor | None, convention: Convention
+) -> Tensor:
+    """The time step `[B]` of the n-th (from 0) farthest or nearest vector of x `[B, V, D]` from `[B, 1, D]`.
+
+    `present` `[V]`: only these steps hold a vector; None means all.
+    """
     farthest = convention == "farthest"
-    squared = (x - vector_m[:, None]).square().sum(-1)  # [B, V]; same order as the distances
-    squared = torch.where(present, squared, -1.0 if farthest else float("inf"))  # absent ones rank last
-    return squared.argsort(-1, descending=farthest).gather(1, n[:, None]).squeeze(1)
+    distances = torch.cdist(x, vector_m, compute_mode="donot_use_mm_for_euclid_dist").squeeze(2)  # [B, V]
+    if present is not None:
+        distances = torch.where(
+            present, distances, -1.0 if farthest else float("inf")
+        )  # absent ones rank last
+    return distances.argsort(-1, descending=farthest).gather(1, n[:, None]).squeeze(1)
