@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -204,6 +205,12 @@ class BoxWorld:
     def position(self, state: BoxWorldState) -> Tensor:
         """Row and column of the agent, `[B, 2]`."""
         return torch.stack((state.agent // self.side, state.agent % self.side), 1)
+
+    def render(self, state: BoxWorldState, index: int = 0, cell_pixels: int = 32) -> np.ndarray:
+        """A picture of one game for people, uint8 `[height, width, 3]`; what the agent does not see is dim."""
+        from relational_rnn.environments import rendering  # drawing is for looking on, not for training
+
+        return rendering.box_world(self, state, index, cell_pixels)
 
     # -- new levels ------------------------------------------------------------------------------------------
 

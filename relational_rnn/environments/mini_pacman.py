@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -229,6 +230,12 @@ class MiniPacman:
     def position(self, state: MiniPacmanState) -> Tensor:
         """Row and column of Pacman, `[B, 2]`."""
         return torch.stack((state.pacman // W, state.pacman % W), 1)
+
+    def render(self, state: MiniPacmanState, index: int = 0, cell_pixels: int = 32) -> np.ndarray:
+        """A picture of one game for people, uint8 `[height, width, 3]`; what the agent does not see is dim."""
+        from relational_rnn.environments import rendering  # drawing is for looking on, not for training
+
+        return rendering.mini_pacman(self, state, index, cell_pixels)
 
     # -- the rules -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,446 @@
+"""BoxWorld: rules against a slow reference, levels against a solver, frequencies against counting by hand."""
+
+import dataclasses
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from relational_rnn.environments.base import tensors
+from relational_rnn.environments.box_world import AGENT, NO_KEY, BoxWorld, BoxWorldState, palette
+from relational_rnn.environments.box_world_levels import DECOY, GEM, KEY, LOCK, LevelGenerator
+from tests.environments.reference_box_world import MOVES, Game, boxes, generate, read, solve
+
+UP, DOWN, LEFT, RIGHT = range(4)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def levels(n, seed=0, **options):
+    """n accepted levels -> [(things, agent), ...]."""
+    generator = LevelGenerator(**options)
+    sample = generator.sample(2 * n, seeded(seed))
+    kept = [i for i, ok in enumerate(sample.accepted.tolist()) if ok][:n]
+    side = generator.side
+    return [(read(sample.room[i].tolist(), side), divmod(int(sample.agent[i]), side)) for i in kept]
+
+
+# -- the rules -----------------------------------------------------------------------------------------------
+
+
+def eager_actions(games, rng):
+    """Random walks that head for something they may enter, so that boxes do get opened."""
+    actions = []
+    for game in games:
+        goals = [
+            cell
+            for cell, thing in game.things.items()
+            if (thing[0] == "lock" and thing[1] == game.held)
+            or (thing[0] != "lock" and game.things.get((cell[0], cell[1] + 1), ("",))[0] != "lock")
+        ]
+        path = game.route(rng.choice(goals)) if goals and rng.random() < 0.7 else None
+        actions.append(path[0] if path else rng.randrange(4))
+    return torch.tensor(actions)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, dict(branch_length=3, num_forward=(2, 3)), dict(num_backward=(1, 2), grid_size=13)]
+)
+def test_every_step_equals_the_reference(options):
+    batch, rng, generator = 48, random.Random(0), seeded(1)
+    full, near = BoxWorld(view="full", max_steps=60, **options), BoxWorld(max_steps=60, **options)
+    side = full.side
+    colours = palette()
+    state = full.reset(batch, generator)
+    game_of = lambda i: Game(  # noqa: E731
+        read(state.room[i].tolist(), side), divmod(int(state.agent[i]), side), side, max_steps=60
+    )
+    games, returns = [game_of(i) for i in range(batch)], [0.0] * batch
+    ends = Counter()
+    for _ in range(150):
+        actions = eager_actions(games, rng)
+        state, step = full.step(state, actions, generator)
+        final = step.final
+        pictures, windows = full.observe(final), near.observe(final)
+        for i, game in enumerate(games):
+            reward, terminated, truncated = game.step(int(actions[i]))
+            returns[i] += reward
+            assert (float(step.reward[i]), bool(step.terminated[i]), bool(step.truncated[i])) == (
+                reward,
+                terminated,
+                truncated,
+            )
+            assert read(final.room[i].tolist(), side) == game.things
+            assert divmod(int(final.agent[i]), side) == game.agent
+            assert int(final.held[i]) == (NO_KEY if game.held is None else KEY + game.held)
+            held = colours[int(final.held[i])]
+            assert torch.equal(pictures[i, :, 0, 0], held)
+            assert torch.equal(pictures[i][:, game.agent[0], game.agent[1]], colours[AGENT])
+            assert torch.equal(windows[i, 3:], held[:, None, None].expand(3, 5, 5))
+            surroundings = pictures[i].clone()
+            surroundings[:, 0, 0] = 0
+            surroundings = torch.nn.functional.pad(surroundings, (2, 2, 2, 2))  # black outside
+            r, c = game.agent
+            assert torch.equal(windows[i, :3], surroundings[:, r : r + 5, c : c + 5])
+            if terminated or truncated:
+                ends[reward] += 1
+                assert float(step.episode_return[i]) == returns[i]
+                assert int(step.episode_length[i]) == game.steps
+                assert (int(state.steps[i]), float(state.episode_return[i])) == (0, 0)
+                games[i], returns[i] = game_of(i), 0.0
+    assert int(state.reserve.repeats) == 0
+    assert min(ends[reward] for reward in (10, -1, 0)) >= 5, ends
+
+
+def draw(env, *rows, agent, held=NO_KEY):
+    """One game from a drawing of codes: {(row, column): code}."""
+    state = env.reset(1, seeded())
+    room = torch.ones(env.side, env.side, dtype=torch.uint8)
+    room[1:-1, 1:-1] = 0
+    for (r, c), code in rows:
+        room[r, c] = code
+    return dataclasses.replace(
+        state,
+        room=room.view(1, -1),
+        agent=torch.tensor([agent[0] * env.side + agent[1]]),
+        held=torch.tensor([held]),
+    )
+
+
+def play(env, state, *actions):
+    rewards = []
+    for action in actions:
+        state, step = env.step(state, torch.tensor([action]), seeded(), auto_reset=False)
+        rewards.append(float(step.reward))
+    return state, rewards, step
+
+
+def where(env, state):
+    return tuple(env.position(state)[0].tolist())
+
+
+RED, GREEN, BLUE = 0, 7, 13
+
+
+@pytest.mark.parametrize(
+    ("action", "start"), [(UP, (1, 5)), (DOWN, (12, 5)), (LEFT, (5, 1)), (RIGHT, (5, 12))]
+)
+def test_the_border_stops(action, start):
+    env = BoxWorld()
+    state, rewards, _ = play(env, draw(env, agent=start), action)
+    assert (where(env, state), rewards) == (start, [0])
+
+
+def test_a_lock_without_its_key_stops():
+    env = BoxWorld()
+    things = [((5, 5), KEY + RED), ((5, 6), LOCK + GREEN)]
+    for held in (NO_KEY, KEY + RED, KEY + BLUE):
+        state, rewards, _ = play(env, draw(env, *things, agent=(5, 7), held=held), LEFT)
+        assert (where(env, state), rewards, int(state.held)) == ((5, 7), [0], held)
+
+
+def test_what_is_in_a_locked_box_cannot_be_entered():
+    env = BoxWorld()
+    for content in (GEM, KEY + RED):
+        state = draw(env, ((5, 5), content), ((5, 6), LOCK + GREEN), agent=(4, 5), held=KEY + GREEN)
+        state, rewards, step = play(env, state, DOWN)
+        assert (where(env, state), rewards, bool(step.done)) == ((4, 5), [0], False)
+
+
+def test_a_box_is_opened_from_above_and_its_key_taken():
+    env = BoxWorld()
+    state = draw(env, ((5, 5), KEY + RED), ((5, 6), LOCK + GREEN), agent=(4, 6), held=KEY + GREEN)
+    state, rewards, _ = play(env, state, DOWN)
+    assert (where(env, state), rewards, int(state.held)) == ((5, 6), [1], NO_KEY)  # the key is used up
+    state, rewards, _ = play(env, state, LEFT)
+    assert (where(env, state), rewards, int(state.held)) == ((5, 5), [0], KEY + RED)
+    assert int((state.room > 1).sum()) == 0
+
+
+def test_a_new_key_replaces_the_old_one_which_is_lost():
+    env = BoxWorld()
+    state = draw(env, ((5, 5), KEY + RED), agent=(5, 4), held=KEY + BLUE)
+    state, rewards, _ = play(env, state, RIGHT)
+    assert (rewards, int(state.held)) == ([0], KEY + RED)
+    assert int((state.room > 1).sum()) == 0
+
+
+def test_a_distractors_lock_ends_the_game():
+    env = BoxWorld()
+    state = draw(env, ((5, 5), KEY + RED), ((5, 6), DECOY + GREEN), agent=(5, 7), held=KEY + GREEN)
+    _, rewards, step = play(env, state, LEFT)
+    assert (rewards, bool(step.terminated), bool(step.truncated)) == ([-1], True, False)
+
+
+def test_the_gem_ends_the_game():
+    env = BoxWorld()
+    state = draw(env, ((5, 5), GEM), ((5, 6), LOCK + GREEN), agent=(5, 7), held=KEY + GREEN)
+    _, rewards, step = play(env, state, LEFT, LEFT)
+    assert (rewards, bool(step.terminated)) == ([1, 10], True)
+    assert float(step.episode_return) == 11
+
+
+def test_the_step_cap_truncates():
+    env = BoxWorld(max_steps=4)
+    state = draw(env, agent=(5, 5))
+    state, _, step = play(env, state, UP, DOWN, UP)
+    assert not step.truncated
+    assert play(env, state, DOWN)[2].truncated
+
+
+# -- levels --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "options"), [(10_000, {}), (1000, dict(branch_length=4, num_forward=(1, 2), grid_size=14))]
+)
+def test_every_level_is_solvable_and_laid_out_by_the_rules(number, options):
+    side = options.get("grid_size", 12) + 2
+    steps, branch = {length: [] for length in range(1, 6)}, options.get("branch_length", 1)
+    for things, agent in levels(number, **options):
+        loose, closed = boxes(things)
+        way = [box for box in closed if things[box[0][0], box[0][1] + 1][2] == "way"]
+        others = [box for box in closed if box not in way]
+        assert len(loose) == 1
+        assert len(way) + len(others) == sum(thing[0] == "lock" for thing in things.values())
+
+        # The way: from the loose key, each box holds the key of the next, the last the gem; colours differ.
+        (colour,) = loose.values()
+        opens = {lock: content for _, lock, content in way}
+        seen = []
+        while True:
+            seen.append(colour)
+            content = opens[colour]
+            if content == ("gem",):
+                break
+            colour = content[1]
+        assert len(set(seen)) == len(seen) == len(way)
+        # Branches: their keys are of no colour of the way; a branch starts at a colour of the way.
+        assert len(others) % branch == 0
+        assert all(content[1] not in seen for _, _, content in others)
+        starts = [lock for _, lock, _ in others if lock in seen]
+        assert len(starts) == len(others) // branch
+
+        # Spacing: nothing in the eight cells around a thing but its own box.
+        for r, c in things:
+            for cell in ((r + i, c + j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)):
+                assert all(1 <= x <= side - 2 for x in cell)
+                assert cell not in things or (cell[0] == r and "lock" in (things[r, c][0], things[cell][0]))
+        assert agent not in things
+        assert 1 <= agent[1] <= side - 3
+        assert 2 <= agent[0] <= side - 3
+        actions = solve(things, agent, side)
+        game = Game(things, agent, side)
+        outcome = [game.step(action) for action in actions]
+        assert sum(reward for reward, _, _ in outcome) == 10 + len(way)
+        assert outcome[-1][1]
+        steps[len(way)].append(len(actions))
+    if not options:
+        # Known for the paper's mix, walking shortest ways: 14, 22, 30, 38, 47 steps for 1..5 boxes.
+        means = [sum(lengths) / len(lengths) for lengths in steps.values()]
+        assert means == pytest.approx([14, 22, 30, 38, 47], abs=1)
+        assert max(max(lengths) for lengths in steps.values()) <= 120
+
+
+def frequencies_agree(count, chances):
+    """Chi-square against known probabilities, within five standard deviations."""
+    total, freedom = sum(count.values()), len(chances) - 1
+    assert set(count) <= set(chances)
+    chi = sum((count[k] - total * p) ** 2 / (total * p) for k, p in chances.items())
+    return chi < freedom + 5 * (2 * freedom) ** 0.5 + 5
+
+
+def test_numbers_of_boxes_and_branches_are_uniform():
+    # With few boxes nothing is rejected, so L ~ U{1..3}, F ~ U{0..2}: nine pairs of probability 1/9.
+    sample = levels(4000, solution_lengths=(1, 2, 3), num_forward=(0, 1, 2))
+    pairs = Counter()
+    for things, _ in sample:
+        kinds = Counter(thing[2] for thing in things.values() if thing[0] == "lock")
+        pairs[kinds["way"], kinds["branch"]] += 1
+    assert frequencies_agree(pairs, {(a, b): 1 / 9 for a in (1, 2, 3) for b in (0, 1, 2)})
+
+
+def test_colours_and_branch_points_are_uniform():
+    sample = levels(6000, solution_lengths=(3,), num_forward=(2,))
+    first, point, shared = Counter(), Counter(), 0
+    for things, _ in sample:
+        loose, closed = boxes(things)
+        (colour,) = loose.values()
+        first[colour] += 1
+        opens = {lock: content for cell, lock, content in closed if things[cell[0], cell[1] + 1][2] == "way"}
+        order = [colour, opens[colour][1], opens[opens[colour][1]][1]]
+        branches = [box for box in closed if things[box[0][0], box[0][1] + 1][2] == "branch"]
+        for _, lock, _ in branches:
+            point[order.index(lock)] += 1
+        shared += branches[0][2] == branches[1][2]
+    assert frequencies_agree(first, dict.fromkeys(range(20), 1 / 20))
+    assert frequencies_agree(point, dict.fromkeys(range(3), 1 / 3))
+    # A branch's key is one of the ids 4..19, so two branches share it with probability 1/16.
+    assert shared / 6000 == pytest.approx(1 / 16, abs=4 * (15 / 256 / 6000) ** 0.5)
+
+
+def test_chains_of_distractors_never_lock_a_key_behind_its_own_colour():
+    # Ids 18 and 19 remain beside a way of 17: a chain alternates between them.
+    generator = LevelGenerator(30, (17,), (1,), (0,), branch_length=3)
+    sample = generator.sample(200, seeded())
+    assert sample.accepted.float().mean() > 0.9
+    for i in sample.accepted.nonzero().flatten().tolist():
+        _, closed = boxes(read(sample.room[i].tolist(), generator.side))
+        assert all(content == ("gem",) or content[1] != lock for _, lock, content in closed)
+
+
+@pytest.mark.parametrize(("length", "forward"), [(2, 1), (5, 5)])
+def test_places_and_rejections_are_those_of_the_retrying_generator(length, forward):
+    n, rng = 3000, random.Random(1)
+    theirs = [generate(rng, length, forward) for _ in range(n)]
+    generator = LevelGenerator(12, (length,), (forward,))
+    sample = generator.sample(n, seeded(2))
+    rejected = sum(level is None for level in theirs) / n
+    ours = 1 - float(sample.accepted.float().mean())
+    assert ours == pytest.approx(rejected, abs=4 * (2 * (rejected + 1e-4) / n) ** 0.5)
+
+    def profile(found):
+        """Rows and columns of things and agents, as frequencies."""
+        count, total = Counter(), 0
+        for things, agent in found:
+            total += 1
+            for cell, thing in things.items():
+                count[thing[0], "row", cell[0]] += 1
+                count[thing[0], "column", cell[1]] += 1
+            count["agent", agent[0]] += 1
+            count["agent column", agent[1]] += 1
+        return {key: value / total for key, value in count.items()}
+
+    kept = [i for i, ok in enumerate(sample.accepted.tolist()) if ok]
+    ours = profile((read(sample.room[i].tolist()), divmod(int(sample.agent[i]), 14)) for i in kept)
+    theirs = profile(level for level in theirs if level)
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        # Counts per level are at most a few; their variance is at most about their mean.
+        assert ours[key] == pytest.approx(value, abs=4.5 * (2 * value / len(kept)) ** 0.5), key
+
+
+def test_the_reserve_hands_out_each_level_once():
+    env, generator, everyone = BoxWorld(refill=0.3), seeded(), torch.ones(64, dtype=torch.bool)
+    nobody = ~everyone
+    state = env.reset(64, generator)
+    rooms = {bytes(room.tolist()) for room in state.room}
+    for _ in range(10):
+        state = env._restart(state, everyone, generator)  # all end at once, as they do when all reach the cap
+        rooms |= {bytes(room.tolist()) for room in state.room}
+        for _ in range(3):
+            state = env._restart(state, nobody, generator)  # three steps make 60 levels, 20 each
+    assert int(state.reserve.repeats) == 0
+    assert len(rooms) == 64 * 11
+    assert int(state.reserve.fresh) <= 64
+
+
+def test_an_empty_reserve_gives_old_levels_and_counts_them():
+    env, generator, everyone = BoxWorld(refill=0.25), seeded(), torch.ones(64, dtype=torch.bool)
+    state = env.reset(64, generator)
+    state = env._restart(state, everyone, generator)
+    state = env._restart(state, everyone, generator)  # 64 are wanted, about 16 have been made
+    assert 64 - 16 <= int(state.reserve.repeats) <= 64 - 12
+    assert int(state.reserve.fresh) == 0
+    for room, agent in zip(state.room.tolist(), state.agent.tolist(), strict=True):
+        assert solve(read(room), divmod(agent, 14)) is not None
+
+
+def test_same_seed_same_games():
+    env = BoxWorld()
+
+    def run(seed):
+        generator = seeded(seed)
+        state = env.reset(64, generator)
+        for t in range(130):
+            state, _ = env.step(state, torch.full((64,), t % 4), generator)
+        return tensors(state)
+
+    assert all(torch.equal(a, b) for a, b in zip(run(3), run(3), strict=True))
+    assert isinstance(env.reset(1, seeded()), BoxWorldState)
+
+
+def test_colours_as_in_the_paper_of_the_game():
+    colours = palette()
+    assert colours[0].tolist() == pytest.approx([800 / 999] * 3)
+    assert colours[GEM].tolist() == [1, 1, 1]
+    assert colours[KEY].tolist() == pytest.approx([700 / 999, 350 / 999, 350 / 999])
+    assert colours[KEY + 10].tolist() == pytest.approx([350 / 999, 700 / 999, 700 / 999])
+    assert torch.equal(colours[KEY : KEY + 20], colours[LOCK : LOCK + 20])
+    assert torch.equal(colours[KEY : KEY + 20], colours[DECOY : DECOY + 20])
+    assert len(colours.unique(dim=0)) == 24
+
+
+# -- known scores --------------------------------------------------------------------------------------------
+
+
+def test_a_random_player_solves_six_in_a_thousand():
+    env, generator = BoxWorld(), seeded(5)
+    state = env.reset(8192, generator)
+    solved = torch.zeros(8192, dtype=torch.bool)
+    total = torch.zeros(8192)
+    open_ = torch.ones(8192, dtype=torch.bool)
+    for _ in range(120):
+        actions = torch.randint(4, (8192,), generator=generator)
+        state, step = env.step(state, actions, generator, auto_reset=False)
+        ended = step.done & open_
+        solved |= ended & (step.reward == 10)
+        total[ended] = step.episode_return[ended]
+        open_ &= ~ended
+    assert not open_.any()
+    assert float(solved.float().mean()) == pytest.approx(0.006, abs=4 * (0.006 / 8192) ** 0.5)
+    assert float(total.mean()) == pytest.approx(0.07, abs=4 * float(total.std()) / 8192**0.5 + 0.005)
+
+
+def test_matching_colours_without_looking_ahead_solves_about_a_third():
+    rng, solved, n = random.Random(0), 0, 1500
+    for things, agent in levels(n, seed=9):
+        game = Game(things, agent)
+        (goal,) = boxes(things)[0]
+        over = False
+        while not over:
+            for action in game.route(goal):
+                reward, over, late = game.step(action)
+                over = over or late
+                if over:
+                    break
+            if over:
+                solved += reward == 10
+                break
+            if game.held is None:
+                goal = (goal[0], goal[1] - 1)  # just opened: take what was inside
+            else:
+                goal = rng.choice([cell for cell, t in game.things.items() if t[:2] == ("lock", game.held)])
+    assert solved / n == pytest.approx(0.36, abs=4 * (0.36 * 0.64 / n) ** 0.5)
+
+
+def test_errors_name_the_value():
+    for options, words in [
+        (dict(view="near"), "view is 'near'; allowed: viewport, full"),
+        (dict(grid_size=4), "grid_size is 4"),
+        (dict(grid_size=7), "grid_size is 7; it almost never holds 10 boxes"),
+        (dict(solution_lengths=(0, 1)), r"solution_lengths is \(0, 1\); allowed: each from 1 to 18"),
+        (dict(solution_lengths=()), r"solution_lengths is \(\)"),
+        (dict(solution_lengths=(18,), branch_length=2), "from 1 to 17"),
+        (dict(num_forward=(-1,)), r"num_forward is \(-1,\)"),
+        (dict(branch_length=0), "branch_length is 0"),
+        (dict(max_steps=0), "max_steps is 0"),
+        (dict(refill=0), "refill is 0"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            BoxWorld(**options)
+    env, generator = BoxWorld(), seeded()
+    state = env.reset(2, generator)
+    with pytest.raises(ValueError, match=r"action 4 is not allowed; actions are 0\.\.3"):
+        env.step(state, torch.tensor([0, 4]), generator)
+
+
+def test_moves_are_those_documented():
+    assert MOVES == [(-1, 0), (1, 0), (0, -1), (0, 1)]
+    env = BoxWorld()
+    for action, (dr, dc) in enumerate(MOVES):
+        state, _, _ = play(env, draw(env, agent=(5, 5)), action)
+        assert where(env, state) == (5 + dr, 5 + dc)
