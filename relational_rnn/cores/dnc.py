@@ -45,6 +45,8 @@ class DNC(RecurrentCore):
         hidden_size: U, units of each controller layer.
         num_layers: layers of the controller.
         clip_value: limit of the controller's output and state and of the output; None for none.
+        compile: fuse the memory's kernels with torch.compile: half the time of a training step on a GPU, for
+            half a minute at the first call (needs a C++ compiler, and Triton on a GPU).
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class DNC(RecurrentCore):
         num_layers: int = 1,
         clip_value: float | None = 20.0,
         *,
+        compile: bool = False,
         batch_first: bool = False,
         device=None,
         dtype=None,
@@ -82,6 +85,7 @@ class DNC(RecurrentCore):
         self.memory_size, self.word_size = memory_size, word_size
         self.num_reads, self.num_writes, self.clip_value = num_reads, num_writes, clip_value
         self.input_shape, self.output_shape = (input_size,), (output_size,)
+        self._access = torch.compile(access) if compile else access
 
         options = dict(device=device, dtype=dtype)
         read_features = num_reads * word_size
@@ -165,7 +169,7 @@ class DNC(RecurrentCore):
         reads, *memory, controller = map_state(lambda s: s.to(dtype), state)
         hidden, controller = self._control(torch.cat([x.to(dtype), reads.flatten(1)], dim=-1), controller)
         hidden, controller = self._clip(hidden), map_state(self._clip, controller)
-        reads, memory = access(self._interface(hidden), Memory(*memory))
+        reads, memory = self._access(self._interface(hidden), Memory(*memory))
         return torch.cat([hidden, reads.flatten(1)], dim=-1), (reads, *memory, controller)
 
     def _control(self, x: Tensor, state):

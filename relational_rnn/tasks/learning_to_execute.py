@@ -17,7 +17,7 @@ Shapes: B batch, L longest literal, N deepest nest, S input steps, T output step
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -158,7 +158,7 @@ class Templates(NamedTuple):
     tens: Tensor  # [L + 2]: 10^0, 10^1, ...
 
 
-@lru_cache(maxsize=16)
+@cache  # kept for good: a CUDA graph may hold their addresses
 def _templates(task: LearningToExecute, device: torch.device) -> Templates:
     L, N, S, base = task.length, task.nest, task.input_steps, len(OPERATIONS)
     fixed, source, lengths = [[PAD] * S] * (L * base**N), [[0] * S] * (L * base**N), [0] * (L * base**N)

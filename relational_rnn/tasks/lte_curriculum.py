@@ -25,7 +25,7 @@ class Curriculum:
     combined:  uniformly up to the level reached.
 
     The last two advance in `update`, as in Sonnet: the length first, then the nest. The level is a tensor
-    that changes in place, so a CUDA graph that captured `draw` follows it.
+    that changes in place, so a CUDA graph that captured `draw` follows it, and must not outlive it.
 
     Args:
         length, nest: the maximum, that of the task.

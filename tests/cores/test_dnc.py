@@ -208,3 +208,16 @@ def test_bad_arguments():
         core(torch.zeros(1, 2, 3), core.initial_state(2)[:3])
     with pytest.raises(ValueError, match="controller='feedforward'"):
         dnc_variables(DNC(3, 4, controller="feedforward"))
+
+
+@pytest.mark.slow
+def test_compiled_memory_is_the_same():
+    torch.manual_seed(0)
+    core = DNC(3, 4, 5, 3, 2, 2, hidden_size=6, compile=True)
+    x = torch.randn(4, 2, 3, requires_grad=True)
+    output, _ = core(x)
+    (gradient,) = torch.autograd.grad(output.sum(), x)
+    core._access = dnc_memory.access
+    plain, _ = core(x)
+    torch.testing.assert_close(output, plain)
+    torch.testing.assert_close(gradient, torch.autograd.grad(plain.sum(), x)[0])
