@@ -56,14 +56,14 @@ def main(arguments: list[str]) -> int:
     return demo(folder, seed, int(seconds))
 
 
-def demo(folder: Path, seed: str, seconds: int) -> int:
+def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
     console, started = Console(), time.monotonic()
     print(
         "Which of 4 vectors in the plane is the n-th farthest from vector m? They come one by one.\n"
         "Half of the answers can be had without any comparison, 61 % from the length of each vector alone;\n"
         "beyond that a model must relate the vectors to each other."
     )
-    processes = {core: start(core, folder, seed) for core in MODELS}
+    processes = {core: start(core, folder, seed, preset) for core in MODELS}
     try:
         watch(console, folder, processes, started, seconds)
     finally:
@@ -86,8 +86,8 @@ def demo(folder: Path, seed: str, seconds: int) -> int:
     return 0
 
 
-def start(core: str, folder: Path, seed: str) -> subprocess.Popen:
-    command = ["train", "nth-farthest", "--preset", "demo", "--core", core, "--run", str(folder / core)]
+def start(core: str, folder: Path, seed: str, preset: str) -> subprocess.Popen:
+    command = ["train", "nth-farthest", "--preset", preset, "--core", core, "--run", str(folder / core)]
     threads = str(max(1, (os.cpu_count() or 2) // 2))
     with (folder / f"{core}.log").open("w") as log:
         return subprocess.Popen(

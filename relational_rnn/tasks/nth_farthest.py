@@ -76,7 +76,7 @@ class NthFarthest:
             v, d = active.unbind()
             present = ids >= V - v  # [V] by time step: the absent ones come first
             x = x * (present[:, None] & (torch.arange(D, device=device) < d))
-            keys = torch.where(ids < v, keys, -1.0)  # labels from v on sort to the absent steps
+            keys = keys.masked_fill(ids >= v, -1.0)  # labels from v on sort to the absent steps
 
         labels = keys.argsort(-1)  # [B, V], a random order
         n, m = (draws * v).long()  # [B] each, in 0..v-1; m is a label
@@ -102,8 +102,6 @@ def nth_position(
     """
     farthest = convention == "farthest"
     distances = torch.cdist(x, vector_m, compute_mode="donot_use_mm_for_euclid_dist").squeeze(2)  # [B, V]
-    if present is not None:
-        distances = torch.where(
-            present, distances, -1.0 if farthest else float("inf")
-        )  # absent ones rank last
+    if present is not None:  # absent ones rank last
+        distances = distances.masked_fill(~present, -1.0 if farthest else float("inf"))
     return distances.argsort(-1, descending=farthest).gather(1, n[:, None]).squeeze(1)
