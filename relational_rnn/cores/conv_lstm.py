@@ -86,9 +86,8 @@ class ConvLSTM(RecurrentCore):
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
         weight = self.hidden_conv.weight
-        zeros = torch.zeros(
-            batch_size, *self.output_shape, device=device or weight.device, dtype=dtype or weight.dtype
-        )
+        options = dict(device=weight.device if device is None else device, dtype=dtype or weight.dtype)
+        zeros = torch.zeros(batch_size, *self.output_shape, **options)
         return zeros, zeros.clone()
 
     def step(self, x: Tensor, state):

@@ -67,6 +67,8 @@ class DeepLSTM(RecurrentCore):
         return torch.cat(hiddens, dim=-1), tuple(states)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
+        if resets is not None and x.is_cuda:
+            return super().scan(x, state, resets)  # cuDNN has no resets; cutting there would wait for the GPU
         outputs, states = [], []
         for layer, layer_state in zip(self.layers, state, strict=True):
             layer_input = torch.cat([x, outputs[-1]], dim=-1) if outputs else x  # [T, B, I] or [T, B, I + U]

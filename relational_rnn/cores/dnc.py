@@ -134,7 +134,7 @@ class DNC(RecurrentCore):
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
         weight = self.interface.weight
-        options = dict(device=device or weight.device, dtype=dtype or weight.dtype)
+        options = dict(device=weight.device if device is None else device, dtype=dtype or weight.dtype)
         slots, words, reads, writes = self.memory_size, self.word_size, self.num_reads, self.num_writes
         shapes = [(reads, words), (slots, words), (reads, slots), (writes, slots), (writes, slots, slots)]
         shapes += [(writes, slots), (slots,)]

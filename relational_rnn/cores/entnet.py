@@ -104,7 +104,7 @@ class EntNet(RecurrentCore):
             self.slope.fill_(1.0)  # Henaff et al.: the non-linearity starts as the identity
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
-        options = dict(device=device or self.keys.device, dtype=dtype or self.keys.dtype)
+        options = dict(device=self.keys.device if device is None else device, dtype=dtype or self.keys.dtype)
         if self.style == "henaff":
             return self.keys.to(**options).expand(batch_size, -1, -1)
         zeros = torch.zeros(batch_size, self.num_cells, self.cell_size, **options)
