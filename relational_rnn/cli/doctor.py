@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
         print("usage: rmc doctor\n\nSays what this machine can do: torch, CUDA, Triton, optional extras.")
         return 0
     for name, value in findings():
-        print(f"{name:<14}{value}")
+        print(f"{name:<16}{value}")
     return 0
 
 

@@ -26,6 +26,8 @@ class Training:
     """How the learning rate goes to final_learning_rate (training/schedules.py)."""
     final_learning_rate: float = 0.0
     """Where linear and cosine end, and the floor of exponential."""
+    adam_beta2: float = 0.999
+    """Memory of Adam's squared gradients; shorter (0.98) gets small models off a plateau sooner."""
     warmup_steps: int = 0
     """Updates over which the learning rate rises from zero."""
     clip_norm: float | None = None
@@ -55,6 +57,7 @@ class Training:
         for name in ("final_learning_rate", "warmup_steps", "eval_every", "seed"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
+        require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
         clip = self.clip_norm
         require(clip is None or clip > 0, "clip_norm", clip, "None or more than 0")
         require(self.precision in PRECISIONS, "precision", self.precision, " | ".join(PRECISIONS))

@@ -67,7 +67,8 @@ class Trainer:
         on_gpu = device.type == "cuda"
         # In a graph the learning rate must be read from memory, not baked in.
         rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
-        self.optimizer = torch.optim.Adam(problem.model.parameters(), lr=rate, fused=True, capturable=on_gpu)
+        options = dict(lr=rate, betas=(0.9, config.adam_beta2), fused=True, capturable=on_gpu)
+        self.optimizer = torch.optim.Adam(problem.model.parameters(), **options)
         set_float32_precision(config.precision)
 
     # ------------------------------------------------------------------ running
