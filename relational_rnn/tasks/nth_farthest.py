@@ -65,23 +65,24 @@ class NthFarthest:
         device, B, V, D = generator.device, batch_size, self.vectors, self.dims
         ids = torch.arange(V, device=device)
         # Two of U(-1, 1) from each random 64-bit integer: on a CPU the random numbers are most of the work.
-        bits = torch.empty(B, V, (D + 1) // 2, dtype=torch.long, device=device).random_(
-            -(2**63), None, generator=generator
-        )
-        x = bits.view(torch.int32)[..., :D] * 2.0**-31  # [B, V, D]
-        keys = torch.rand(B, V, generator=generator, device=device)
+        bits = torch.empty(B, V, (D + 1) // 2, dtype=torch.long, device=device)
+        x = (
+            bits.random_(-(2**63), None, generator=generator).view(torch.int32)[..., :D] * 2.0**-31
+        )  # [B, V, D]
+        keys = torch.empty(B, V, dtype=torch.long, device=device).random_(generator=generator)  # 0 or more
         draws = torch.rand(2, B, generator=generator, device=device)
         v, present = V, None
         if active is not None:
             v, d = active.unbind()
             present = ids >= V - v  # [V] by time step: the absent ones come first
             x = x * (present[:, None] & (torch.arange(D, device=device) < d))
-            keys = keys.masked_fill(ids >= v, -1.0)  # labels from v on sort to the absent steps
+            keys = keys.masked_fill(ids >= v, -1)  # labels from v on sort to the absent steps
 
         labels = keys.argsort(-1)  # [B, V], a random order
-        n, m = (draws * v).long()  # [B] each, in 0..v-1; m is a label
-        step_of_m = (labels == m[:, None]).long().argmax(-1)  # [B]
-        vector_m = x.gather(1, step_of_m[:, None, None].expand(-1, 1, D))  # [B, 1, D]
+        n, step = (draws * v).long()  # [B] each, in 0..v-1
+        step_of_m = step + (V - v)  # [B]; any of the steps shown
+        m = labels.gather(1, step_of_m[:, None]).squeeze(1)  # [B]
+        vector_m = x[torch.arange(B, device=device), step_of_m][:, None]  # [B, 1, D]
         answer = nth_position(x, vector_m, n, present, self.convention)
 
         question = (m, n) if self.order == "sonnet" else (n, m)
@@ -104,4 +105,6 @@ def nth_position(
     distances = torch.cdist(x, vector_m, compute_mode="donot_use_mm_for_euclid_dist").squeeze(2)  # [B, V]
     if present is not None:  # absent ones rank last
         distances = distances.masked_fill(~present, -1.0 if farthest else float("inf"))
-    return distances.argsort(-1, descending=farthest).gather(1, n[:, None]).squeeze(1)
+    # Floats of 0 or more sort like their bits (and -1.0 comes first); integers sort faster on a CPU.
+    order = distances.view(torch.int32).argsort(-1, descending=farthest)
+    return order.gather(1, n[:, None]).squeeze(1)
