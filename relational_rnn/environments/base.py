@@ -68,8 +68,10 @@ def where(mask: Tensor, chosen: Tensor, otherwise: Tensor) -> Tensor:
 def pick(uniform: Tensor, count: Tensor | int) -> Tensor:
     """Uniform numbers in [0, 1) -> uniform integers in 0..count-1 (0 where count is 0)."""
     # u * count may round up to count in float32, so the top is clamped.
-    count = torch.as_tensor(count, device=uniform.device)
-    return torch.minimum((uniform * count).long(), count - 1).clamp_(min=0)
+    drawn = (uniform * count).long()
+    if isinstance(count, int):
+        return drawn.clamp_(0, count - 1)
+    return torch.minimum(drawn, count - 1).clamp_(min=0)
 
 
 def look_up(table: Tensor, index: Tensor) -> Tensor:

@@ -84,10 +84,10 @@ class BoxWorld:
     ## Termination
     Terminated with the gem or with a distractor's lock; truncated after `max_steps` (120).
 
-    `refill` levels per game and step are made ahead (the reserve holds one per game). An episode takes about
-    14 steps at least, 30 in the paper's mix, when played perfectly, so 1/8 is ample; if games end faster than
-    that for long, some are given a level that was played before, and `state.reserve.repeats` counts it. From
-    1/3 on that cannot happen, since no episode is shorter than three steps.
+    `refill` levels per game and step are made ahead (the reserve holds one per game). Played perfectly an
+    episode takes 14 steps on average with one box, 30 in the paper's mix, so 1/8 is ample; if games end faster
+    than that for long, some are given a level that was played before, and `state.reserve.repeats` counts
+    them. From 0.4 on that does not happen, since no episode is shorter than three steps.
     """
 
     num_actions = len(MOVES)
@@ -152,9 +152,18 @@ class BoxWorld:
         )
 
     def step(
-        self, state: BoxWorldState, actions: Tensor, generator: torch.Generator, *, auto_reset: bool = True
+        self,
+        state: BoxWorldState,
+        actions: Tensor,
+        generator: torch.Generator,
+        *,
+        auto_reset: bool = True,
+        restock: bool = True,
     ) -> tuple[BoxWorldState, Step]:
-        """One step of every game; games that end restart in place unless `auto_reset` is false."""
+        """One step of every game; games that end restart in place unless `auto_reset` is false.
+
+        `restock=False` makes no new levels: for callers that make them for several steps at once (`restock`).
+        """
         check_actions(actions, state.agent.shape[0], self.num_actions, self.device)
         target = state.agent + look_up(self._offset, actions)  # [B]
         here = state.room.gather(1, target[:, None]).squeeze(1).long()
@@ -181,7 +190,16 @@ class BoxWorld:
         terminated = gem | decoy
         truncated = ~terminated & (steps >= self.max_steps)
         step = Step(reward, terminated, truncated, s.episode_return, steps, final=s)
-        return (self._restart(s, step.done, generator) if auto_reset else s), step
+        if not auto_reset:
+            return s, step
+        return self._restart(self.restock(s, generator) if restock else s, step.done), step
+
+    def restock(self, state: BoxWorldState, generator: torch.Generator, steps: int = 1) -> BoxWorldState:
+        """Make the levels due for `steps` steps. On a GPU most of a step's kernels are for making levels,
+        however few; for every eighth step `restock(state, generator, 8)` takes an eighth of them."""
+        made = math.ceil(self.refill * state.agent.shape[0] * steps)
+        reserve = _store(state.reserve, self.generator.sample(made, generator))
+        return dataclasses.replace(state, reserve=reserve)
 
     def observe(self, state: BoxWorldState) -> Tensor:
         """What the agent sees: `[B, 6, 5, 5]` or `[B, 3, 14, 14]` float32."""
@@ -207,17 +225,13 @@ class BoxWorld:
         return torch.stack((state.agent // self.side, state.agent % self.side), 1)
 
     def render(self, state: BoxWorldState, index: int = 0, cell_pixels: int = 32) -> np.ndarray:
-        """A picture of one game for people, uint8 `[height, width, 3]`; what the agent does not see is dim."""
+        """A picture of one game for people, uint8 `[height, width, 3]`; what the agent cannot see is dim."""
         from relational_rnn.environments import rendering  # drawing is for looking on, not for training
 
         return rendering.box_world(self, state, index, cell_pixels)
 
-    # -- new levels ------------------------------------------------------------------------------------------
-
-    def _restart(self, s: BoxWorldState, done: Tensor, generator: torch.Generator) -> BoxWorldState:
-        made = math.ceil(self.refill * done.shape[0])
-        reserve = _store(s.reserve, self.generator.sample(made, generator))
-        room, agent, reserve = _hand_out(reserve, done)
+    def _restart(self, s: BoxWorldState, done: Tensor) -> BoxWorldState:
+        room, agent, reserve = _hand_out(s.reserve, done)
         return dataclasses.replace(
             s,
             room=where(done, room, s.room),

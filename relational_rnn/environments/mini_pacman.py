@@ -232,7 +232,7 @@ class MiniPacman:
         return torch.stack((state.pacman // W, state.pacman % W), 1)
 
     def render(self, state: MiniPacmanState, index: int = 0, cell_pixels: int = 32) -> np.ndarray:
-        """A picture of one game for people, uint8 `[height, width, 3]`; what the agent does not see is dim."""
+        """A picture of one game for people, uint8 `[height, width, 3]`; what the agent cannot see is dim."""
         from relational_rnn.environments import rendering  # drawing is for looking on, not for training
 
         return rendering.mini_pacman(self, state, index, cell_pixels)

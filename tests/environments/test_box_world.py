@@ -325,14 +325,12 @@ def test_places_and_rejections_are_those_of_the_retrying_generator(length, forwa
 
 def test_the_reserve_hands_out_each_level_once():
     env, generator, everyone = BoxWorld(refill=0.3), seeded(), torch.ones(64, dtype=torch.bool)
-    nobody = ~everyone
     state = env.reset(64, generator)
     rooms = {bytes(room.tolist()) for room in state.room}
     for _ in range(10):
-        state = env._restart(state, everyone, generator)  # all end at once, as they do when all reach the cap
+        state = env._restart(state, everyone)  # all end at once, as they do when all reach the cap
         rooms |= {bytes(room.tolist()) for room in state.room}
-        for _ in range(3):
-            state = env._restart(state, nobody, generator)  # three steps make 60 levels, 20 each
+        state = env.restock(state, generator, steps=4)
     assert int(state.reserve.repeats) == 0
     assert len(rooms) == 64 * 11
     assert int(state.reserve.fresh) <= 64
@@ -341,12 +339,25 @@ def test_the_reserve_hands_out_each_level_once():
 def test_an_empty_reserve_gives_old_levels_and_counts_them():
     env, generator, everyone = BoxWorld(refill=0.25), seeded(), torch.ones(64, dtype=torch.bool)
     state = env.reset(64, generator)
-    state = env._restart(state, everyone, generator)
-    state = env._restart(state, everyone, generator)  # 64 are wanted, about 16 have been made
+    state = env._restart(state, everyone)
+    state = env._restart(env.restock(state, generator), everyone)  # 64 are wanted, at most 16 have been made
     assert 64 - 16 <= int(state.reserve.repeats) <= 64 - 12
     assert int(state.reserve.fresh) == 0
     for room, agent in zip(state.room.tolist(), state.agent.tolist(), strict=True):
         assert solve(read(room), divmod(agent, 14)) is not None
+
+
+def test_levels_can_be_made_for_several_steps_at_once():
+    env, generator = BoxWorld(max_steps=20), seeded()
+    state = env.reset(256, generator)
+    for t in range(160):
+        if t % 8 == 0:
+            state = env.restock(state, generator, steps=8)
+        actions = torch.randint(4, (256,), generator=generator)
+        state, _ = env.step(state, actions, generator, restock=False)
+    assert int(state.reserve.repeats) == 0
+    for room, agent in zip(state.room[:20].tolist(), state.agent.tolist(), strict=False):
+        assert (room[agent], room.count(2)) == (0, 1)
 
 
 def test_same_seed_same_games():

@@ -1,0 +1,215 @@
+"""Playing in the terminal, and films of a policy playing.
+
+`play` draws a game with coloured blocks and reads arrow keys or WASD; `record` writes a GIF or an MP4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+from torch import Tensor
+
+from relational_rnn.environments.box_world import BoxWorld
+from relational_rnn.environments.mini_pacman import MiniPacman
+
+GAMES = {"box-world": BoxWorld, "mini-pacman": MiniPacman}
+
+# (observation [B, ...], last action [B], last reward [B], whether an episode begins [B]) -> actions [B].
+# A recurrent policy keeps its own state and clears it where an episode begins; the last action is then 0.
+Policy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+DIRECTION_KEYS = {"w": "up", "a": "left", "s": "down", "d": "right", " ": "stay", ".": "stay"}
+ESCAPES = {"A": "up", "B": "down", "C": "right", "D": "left"}  # the arrow keys, after ESC [
+ACTIONS = {
+    "box-world": {"up": 0, "down": 1, "left": 2, "right": 3},
+    "mini-pacman": {"stay": 0, "right": 1, "up": 2, "left": 3, "down": 4},
+}
+
+
+def make_game(game: str, **options) -> MiniPacman | BoxWorld:
+    if game not in GAMES:
+        raise ValueError(f"game is {game!r}; allowed: {', '.join(GAMES)}")
+    return GAMES[game](**options)
+
+
+def play(
+    game: str,
+    *,
+    seed: int | None = None,
+    keys: Iterable[str] | None = None,
+    console: Console | None = None,
+    **options,
+) -> float:
+    """Play one episode in the terminal -> its score. Arrow keys or WASD move, space waits, q gives up.
+
+    `options` go to the game (`view="viewport"`, `mode="hunt"`, `num_forward=(0,)`, ...; the view is the full
+    one unless asked for). `keys` plays those instead of reading the keyboard: "up", "down", "left", "right",
+    "stay" or "quit".
+    """
+    env = make_game(game, **{"view": "full"} | options)
+    generator = torch.Generator()
+    generator.seed() if seed is None else generator.manual_seed(seed)
+    state = env.reset(1, generator)
+    console = console or Console()
+    message = "arrows or WASD move" + (", space waits" if game == "mini-pacman" else "") + ", q gives up"
+    source = _keyboard() if keys is None else contextlib.nullcontext(iter(keys))
+    with source as pressed, Live(_screen(env, state, message), console=console, auto_refresh=False) as live:
+        for key in pressed:
+            if key == "quit":
+                message = "given up"
+                break
+            if key not in ACTIONS[game]:
+                continue
+            actions = torch.tensor([ACTIONS[game][key]])
+            state, step = env.step(state, actions, generator, auto_reset=False)
+            if step.done:
+                message = "out of time" if step.truncated else "solved!" if step.reward > 0 else "game over"
+                break
+            live.update(_screen(env, state, message), refresh=True)
+        live.update(_screen(env, state, message), refresh=True)
+    return float(state.episode_return)
+
+
+def _screen(env, state, message: str) -> Text:
+    """The game as blocks two characters wide, in the colours the agent sees."""
+    image = env.observe(state)[0, :3]  # [3, h, w]
+    rows = (image.permute(1, 2, 0) * 255).round().int().tolist()
+    text = Text()
+    for row in rows:
+        for red, green, blue in row:
+            text.append("  ", style=f"on rgb({red},{green},{blue})")
+        text.append("\n")
+    text.append(f"score {float(state.episode_return):g}   step {int(state.steps)}")
+    if isinstance(env, MiniPacman):
+        text.append(f"   level {int(state.level)}   power {int(state.power)}")
+    else:
+        held = (env._palette[:, int(state.held)] * 255).round().int().tolist()
+        text.append("   key ")
+        text.append("  ", style=f"on rgb({held[0]},{held[1]},{held[2]})")
+    return text.append(f"\n{message}")
+
+
+@contextlib.contextmanager
+def _keyboard() -> Iterator[Iterator[str]]:
+    """Key presses, read one at a time without waiting for Enter."""
+    if not sys.stdin.isatty():
+        raise ValueError("standard input is not a terminal; run this in one")
+    if sys.platform == "win32":
+        import msvcrt
+
+        arrows = {"H": "up", "P": "down", "M": "right", "K": "left"}
+        yield _names(lambda: msvcrt.getwch(), lambda: arrows.get(msvcrt.getwch(), ""), ("\x00", "\xe0"))
+        return
+    import os
+    import select
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    read = lambda: os.read(terminal, 1).decode(errors="replace")  # noqa: E731
+
+    def arrow() -> str:
+        # ESC alone is the key itself; an arrow sends two more characters at once.
+        if not select.select([terminal], [], [], 0.05)[0]:
+            return "quit"
+        read()
+        return ESCAPES.get(read(), "")
+
+    try:
+        tty.setcbreak(terminal)
+        yield _names(read, arrow, ("\x1b",))
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _names(read: Callable[[], str], special: Callable[[], str], prefixes: tuple[str, ...]) -> Iterator[str]:
+    """Characters -> "up", "down", "left", "right", "stay", "quit", others dropped; ends with the input."""
+    while character := read():
+        if character in prefixes:
+            name = special()
+        else:
+            name = "quit" if character in "qQ" else DIRECTION_KEYS.get(character.lower(), "")
+        if name:
+            yield name
+
+
+def record(
+    game: str,
+    path: str | Path,
+    *,
+    policy: Policy | None = None,
+    seed: int = 0,
+    episodes: int = 1,
+    max_frames: int = 600,
+    frames_per_second: int = 8,
+    cell_pixels: int = 24,
+    **options,
+) -> list[float]:
+    """Film `episodes` episodes of a policy (by default a random one) -> their scores.
+
+    The ending of `path` chooses the form: .gif, or .mp4 (which needs the program ffmpeg). `options` go to the
+    game. A film ends after `max_frames`; an episode cut short by that has no score.
+    """
+    path = Path(path)
+    if path.suffix not in (".gif", ".mp4"):
+        raise ValueError(f"path is {str(path)!r}; allowed endings: .gif, .mp4")
+    if episodes < 1 or max_frames < 1:
+        raise ValueError(f"episodes is {episodes} and max_frames {max_frames}; both must be at least 1")
+    env = make_game(game, **options)
+    generator = torch.Generator(device=env.device).manual_seed(seed)
+    frames, scores = [], []
+    state = env.reset(1, generator)
+    action = torch.zeros(1, dtype=torch.long, device=env.device)
+    reward, first = torch.zeros(1, device=env.device), torch.ones(1, dtype=torch.bool, device=env.device)
+    while len(frames) < max_frames and len(scores) < episodes:
+        frames.append(env.render(state, 0, cell_pixels))
+        if policy is None:
+            action = torch.randint(env.num_actions, (1,), generator=generator, device=env.device)
+        else:
+            action = policy(env.observe(state), action, reward, first)
+        state, step = env.step(state, action, generator)
+        reward, first = step.reward, step.done
+        if step.done:
+            scores.append(float(step.episode_return))
+            frames += [env.render(step.final, 0, cell_pixels)] * frames_per_second  # rest for a second
+            action, reward = torch.zeros_like(action), torch.zeros_like(reward)
+    (_write_gif if path.suffix == ".gif" else _write_mp4)(path, frames, frames_per_second)
+    return scores
+
+
+def _write_gif(path: Path, frames: list[np.ndarray], frames_per_second: int) -> None:
+    from PIL import Image
+
+    # One palette for the whole film, of frames from all over it, keeps it small and free of flicker.
+    images = [Image.fromarray(frame) for frame in frames]
+    sampled = frames[:: max(1, len(frames) // 8)]
+    palette = Image.fromarray(np.concatenate(sampled)).quantize(255, dither=Image.Dither.NONE)
+    images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=1000 // frames_per_second, loop=0)
+
+
+def _write_mp4(path: Path, frames: list[np.ndarray], frames_per_second: int) -> None:
+    from matplotlib.animation import FFMpegWriter
+    from matplotlib.figure import Figure
+
+    if not FFMpegWriter.isAvailable():
+        raise ValueError(f"path is {str(path)!r}, and .mp4 needs ffmpeg, which is not installed; use .gif")
+    height, width = frames[0].shape[:2]
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.axis("off")
+    shown = axes.imshow(frames[0])
+    writer = FFMpegWriter(fps=frames_per_second)
+    with writer.saving(figure, str(path), dpi=100):
+        for frame in frames:
+            shown.set_data(frame)
+            writer.grab_frame()

@@ -1,0 +1,109 @@
+"""Playing with given keys on a console that only records; films read back from disk."""
+
+import io
+import os
+import shutil
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from relational_rnn.environments import BoxWorld
+from relational_rnn.environments.terminal import _keyboard, play, record
+from tests.environments.reference_box_world import read, solve
+
+NAMES = ["up", "down", "left", "right"]
+
+
+def recording_console():
+    return Console(file=io.StringIO(), force_terminal=True, width=120, color_system="truecolor")
+
+
+def test_a_level_is_won_with_the_solvers_keys():
+    state = BoxWorld(view="full").reset(1, torch.Generator().manual_seed(11))
+    level = read(state.room[0].tolist())
+    keys = [NAMES[a] for a in solve(level, divmod(int(state.agent), 14))]
+    console = recording_console()
+    score = play("box-world", seed=11, keys=keys, console=console)
+    assert score == 10 + sum(thing[0] == "lock" and thing[2] == "way" for thing in level.values())
+    shown = console.file.getvalue()
+    assert "solved!" in shown
+    assert "48;2;204;204;204" in shown  # the floor's grey
+
+
+@pytest.mark.parametrize(
+    ("game", "options"), [("mini-pacman", dict(mode="hunt")), ("box-world", dict(view="viewport"))]
+)
+def test_giving_up(game, options):
+    console = recording_console()
+    score = play(game, seed=0, keys=["right", "nonsense", "left", "quit", "left"], console=console, **options)
+    assert isinstance(score, float)
+    assert "given up" in console.file.getvalue()
+    assert "step 2" in console.file.getvalue()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_the_keyboard_is_read_key_by_key_and_given_back(monkeypatch):
+    import pty
+    import termios
+
+    main, side = pty.openpty()
+    with os.fdopen(side) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        before = termios.tcgetattr(side)
+        with _keyboard() as keys:
+            os.write(main, b"\x1b[A\x1b[Bw D\x1b[C\x1b[Dxq")
+            names = [next(keys) for _ in range(8)]
+        assert names == ["up", "down", "up", "stay", "right", "right", "left", "quit"]
+        assert termios.tcgetattr(side) == before
+    os.close(main)
+
+
+def test_without_a_terminal_it_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("w"))
+    with pytest.raises(ValueError, match="not a terminal"):
+        play("box-world")
+
+
+@pytest.mark.parametrize("game", ["box-world", "mini-pacman"])
+def test_a_film_of_a_random_policy(game, tmp_path):
+    path = tmp_path / "film.gif"
+    record(game, path, seed=1, max_frames=20, cell_pixels=12)
+    film = Image.open(path)
+    assert film.n_frames >= 5  # equal frames in a row are joined
+    assert film.size[0] == 12 * (14 if game == "box-world" else 19)
+
+
+def test_a_policy_is_given_what_an_agent_gets(tmp_path):
+    seen = []
+
+    def policy(observation, action, reward, first):
+        seen.append((tuple(observation.shape), int(action), float(reward), bool(first)))
+        return torch.tensor([1])
+
+    scores = record("mini-pacman", tmp_path / "a.gif", policy=policy, episodes=2, cell_pixels=4, frame_cap=5)
+    assert len(scores) == 2
+    assert seen[0] == ((1, 3, 5, 5), 0, 0.0, True)
+    assert seen[1][1] == 1
+    firsts = [i for i, (_, action, _, first) in enumerate(seen) if first and action == 0]
+    assert len(firsts) == 2
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_mp4(tmp_path):
+    record("box-world", tmp_path / "film.mp4", max_frames=5)
+    assert (tmp_path / "film.mp4").stat().st_size > 1000
+
+
+def test_errors_name_the_value(tmp_path):
+    with pytest.raises(ValueError, match="game is 'chess'; allowed: box-world, mini-pacman"):
+        play("chess")
+    with pytest.raises(ValueError, match=r"allowed endings: \.gif, \.mp4"):
+        record("box-world", tmp_path / "film.avi")
+    with pytest.raises(ValueError, match="episodes is 0"):
+        record("box-world", tmp_path / "film.gif", episodes=0)
+    if shutil.which("ffmpeg") is None:
+        with pytest.raises(ValueError, match="ffmpeg"):
+            record("box-world", tmp_path / "film.mp4", max_frames=2)
