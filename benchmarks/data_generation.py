@@ -2,8 +2,8 @@
 
 python benchmarks/data_generation.py        writes benchmarks/results/data_generation.json
 
-The loops make one sample at a time, as earlier implementations do: one in plain Python, one with numpy for the
-vectors. All make the paper's task, 8 vectors x 16 dimensions, ours in batches of 1600.
+The loops make one sample at a time, as earlier implementations do: one in plain Python, one with numpy inside
+a sample. All make the paper's task, 8 vectors x 16 dimensions, ours in batches of 1600.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from relational_rnn.analysis.curves import draw_curves, read_curve
 from relational_rnn.cli import UsageError
 from relational_rnn.cli.train import open_run, take_option, user_errors
 from relational_rnn.training.progress import duration
+from relational_rnn.training.stopping import StopRequest
 
 HELP = """\
 usage: rmc demo [--seed N] [--seconds N] [--run FOLDER]
@@ -63,14 +64,16 @@ def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
         "Two answers in three can be had without looking at them, 77 % from the length of each (the dotted\n"
         "line); beyond that a model must relate the vectors to each other."
     )
-    processes = {core: start(core, folder, seed, preset) for core in MODELS}
-    try:
-        watch(console, folder, processes, started, seconds)
-    finally:
-        for process in processes.values():  # still running if the time is up or this process is interrupted
+    with StopRequest() as stop:
+        processes = {core: start(core, folder, seed, preset) for core in MODELS}
+        watch(console, folder, processes, started + seconds, stop)
+        for process in processes.values():  # still running if the time is up or this process was interrupted
             process.terminate()
         for process in processes.values():
             process.wait()
+    if stop():
+        print(f"interrupted; the runs so far are in {folder}")
+        return 128 + stop.signal
     for core, process in processes.items():
         if process.returncode not in (0, 143):
             print(
@@ -137,30 +140,30 @@ def report(folder: Path, seconds: float) -> None:
 # ------------------------------------------------------------------ showing
 
 
-def watch(console: Console, folder: Path, processes: dict, started: float, seconds: int) -> None:
-    """Show both curves until both processes end or the time is up."""
+def watch(console: Console, folder: Path, processes: dict, deadline: float, stop: StopRequest) -> None:
+    """Show both curves until both processes end, the time is up or a signal asks to stop."""
     steps, next_line = None, 0.0
 
     def running() -> bool:
-        return any(p.poll() is None for p in processes.values()) and time.monotonic() - started < seconds
+        alive = any(process.poll() is None for process in processes.values())
+        return alive and time.monotonic() < deadline and not stop()
 
     if not console.is_terminal:
         while running():
             time.sleep(0.5)
-            if time.monotonic() - started >= next_line:
-                print(
-                    "  ".join([f"{time.monotonic() - started:4.0f} s", *states(folder).values()]), flush=True
-                )
-                next_line = time.monotonic() - started + 10
+            if time.monotonic() >= next_line:
+                left = f"{duration(deadline - time.monotonic())} left at most"
+                print("  ".join([left, *states(folder).values()]), flush=True)
+                next_line = time.monotonic() + 10
         return
     with Live(console=console, auto_refresh=False) as live:
         while running():
             time.sleep(0.5)
             steps = steps or total_steps(folder)
             if steps:
-                elapsed = f"{duration(time.monotonic() - started)} of at most {duration(seconds)}"
+                left = f"{duration(deadline - time.monotonic())} left at most"
                 lines = [Text(state, MODELS[core][1]) for core, state in states(folder).items()]
-                live.update(Group(plot(folder, steps), *lines, Text(elapsed)), refresh=True)
+                live.update(Group(plot(folder, steps), *lines, Text(left)), refresh=True)
 
 
 def states(folder: Path) -> dict[str, str]:
