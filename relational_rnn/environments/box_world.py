@@ -85,7 +85,7 @@ class BoxWorld:
     Terminated with the gem or with a distractor's lock; truncated after `max_steps` (120).
 
     `refill` levels per game and step are made ahead (the reserve holds one per game). Played perfectly an
-    episode takes 14 steps on average with one box, 30 in the paper's mix, so 1/8 is ample; if games end faster
+    episode takes 14 steps on average with one box, 30 in the paper's mix: 1/8 is ample. If games end faster
     than that for long, some are given a level that was played before, and `state.reserve.repeats` counts
     them. From 0.4 on that does not happen, since no episode is shorter than three steps.
     """
