@@ -34,7 +34,7 @@ both learning curves, and ends with a picture of them and each model's accuracy 
 MODELS = {"rmc": ("RMC", "cyan"), "lstm": ("LSTM", "magenta")}
 WIDTH, HEIGHT = 70, 15  # of the plot, in characters
 EVAL_SAMPLES = 20_000
-NO_RELATIONS = 0.766  # ranking by each vector's length alone, the best answer that relates nothing; simulated
+NO_RELATIONS = 0.766  # accuracy of ranking by each vector's length, which relates nothing; simulated
 
 
 def main(arguments: list[str]) -> int:
@@ -129,7 +129,7 @@ def report(folder: Path, seconds: float) -> None:
         )
     picture = folder / "curves.png"
     runs = {label: folder / core for core, (label, _) in MODELS.items()}
-    plateau = (NO_RELATIONS, "best without relations")
+    plateau = (NO_RELATIONS, "length of each vector alone")
     draw_curves(
         runs, "eval_accuracy", picture, title="N-th farthest, 3 vectors x 2 dimensions", level=plateau
     )

@@ -263,7 +263,7 @@ def demo() -> Config:
     """What `make demo` trains, once with each core: 3 vectors of 2 dimensions, in stages, on one CPU core.
 
     rmc train nth-farthest --preset demo --core rmc
-    Expected score: results/demo.json. The best without relations is 77 % (docs/nth-farthest.md).
+    Expected score: results/demo.json. Without relating vectors 77 % can be had (docs/nth-farthest.md).
     """
     training = Training(
         steps=9000,
