@@ -1,4 +1,4 @@
-"""On a GPU: the captured update is the eager one, draws new data at every replay, follows stages, and resumes."""
+"""On a GPU: the captured update is the eager one, draws new data at each replay, follows stages, resumes."""
 
 from dataclasses import replace
 
