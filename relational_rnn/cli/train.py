@@ -7,6 +7,7 @@ import difflib
 import importlib
 import io
 import re
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -30,10 +31,12 @@ def main(arguments: list[str]) -> int:
     arguments, folder = take_option(arguments, "--resume")
     if folder is not None:
         return resume(folder, arguments)
+    arguments, preset = take_option(arguments, "--preset", default="fast")
+    arguments, run = take_option(arguments, "--run")
+    if not arguments:
+        raise UsageError(f"no experiment given; allowed: {', '.join(EXPERIMENTS)}")
     name, *rest = arguments
     experiment = load_experiment(name)
-    rest, preset = take_option(rest, "--preset", default="fast")
-    rest, run = take_option(rest, "--run")
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
     config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")
@@ -89,7 +92,9 @@ def train(trainer) -> int:
             return 1
         if trainer.step < steps:
             trainer.save()
-            print(f"stopped at step {trainer.step} of {steps}; resume with: rmc train --resume {run.path}")
+            print(
+                f"stopped at step {trainer.step} of {steps}; resume with: rmc train --resume {shlex.quote(str(run.path))}"
+            )
             return 128 + stop.signal
     final = run.metrics()[-1]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in final.items() if name.startswith("eval_"))

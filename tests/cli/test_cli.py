@@ -204,6 +204,7 @@ def test_resume_while_it_still_runs(tmp_path, capsys):
     ("arguments", "parts"),
     [
         (["fly"], ["'fly'", "train, eval, demo, doctor"]),
+        (["train", "--preset", "smoke"], ["no experiment given", "nth-farthest"]),
         (["train", "nth-nearest"], ["'nth-nearest'", "nth-farthest"]),
         (["train", "nth-farthest", "--preset", "quick"], ["'quick'", "paper, fast, dims32, smoke, demo"]),
         (["train", "nth-farthest", "--preset"], ["--preset needs a value"]),
