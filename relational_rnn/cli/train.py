@@ -92,9 +92,8 @@ def train(trainer) -> int:
             return 1
         if trainer.step < steps:
             trainer.save()
-            print(
-                f"stopped at step {trainer.step} of {steps}; resume with: rmc train --resume {shlex.quote(str(run.path))}"
-            )
+            command = f"rmc train --resume {shlex.quote(str(run.path))}"
+            print(f"stopped at step {trainer.step} of {steps}; resume with: {command}")
             return 128 + stop.signal
     final = run.metrics()[-1]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in final.items() if name.startswith("eval_"))
