@@ -15,10 +15,13 @@ usage: rmc COMMAND ...
   rmc eval FOLDER               score a run's newest weights on fresh samples
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
+  rmc play GAME                 box-world or mini-pacman in the terminal
+  rmc record GAME PATH          a film of a random player, .gif or .mp4
+  rmc bench                     the core's speed on this machine's GPU; needs the repository
 
 experiments: nth-farthest
 """
-COMMANDS = ("train", "eval", "demo", "doctor")
+COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench")
 
 
 def main(arguments: list[str] | None = None) -> int:
