@@ -62,9 +62,8 @@ class LSTM(RecurrentCore):
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
         weight = self.lstm.weight_hh_l0
-        zeros = torch.zeros(
-            batch_size, self.hidden_size, device=device or weight.device, dtype=dtype or weight.dtype
-        )
+        device = weight.device if device is None else device
+        zeros = torch.zeros(batch_size, self.hidden_size, device=device, dtype=dtype or weight.dtype)
         return zeros, zeros.clone()
 
     def step(self, x: Tensor, state):

@@ -20,7 +20,7 @@ from relational_rnn.kernels import op, reference
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
 
 GATE_STYLES = ("unit", "memory", None)
-BACKENDS = ("auto", "reference", "triton")
+BACKENDS = ("auto", "reference", "torch", "triton")
 
 
 class RelationalMemory(RecurrentCore):
@@ -45,8 +45,10 @@ class RelationalMemory(RecurrentCore):
             the gates read it instead of tanh(memory), and the state is (memory, output as [B, N, F]).
         legacy_scale: scale the attention logits by (2K + V)**-0.5, as Sonnet did until November 2018 and so
             probably in the paper, instead of K**-0.5.
-        backend: "auto" takes the fastest that applies, "reference" the specification, "triton" the fused GPU
-            kernels or an error that says why not.
+        backend: "auto" takes the fastest that applies; "reference" is the specification, "torch" the
+        recurrence
+            with its backward pass written by hand, "triton" that with fused GPU kernels, or an error that
+            says why not.
         recompute: keep only the memories for the backward pass and recompute the rest there: less memory,
             more time.
     """
@@ -88,7 +90,7 @@ class RelationalMemory(RecurrentCore):
             whole = isinstance(value, int) and not isinstance(value, bool)
             require(whole and value >= 1, name, value, "an integer of at least 1")
         require(gate_style in GATE_STYLES, "gate_style", gate_style, "'unit', 'memory' or None")
-        require(backend in BACKENDS, "backend", backend, "'auto', 'reference' or 'triton'")
+        require(backend in BACKENDS, "backend", backend, "'auto', 'reference', 'torch' or 'triton'")
         require(
             not (output_gate and gate_style is None),
             "output_gate",
@@ -134,7 +136,7 @@ class RelationalMemory(RecurrentCore):
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
         """Rows of the identity matrix, padded with zeros or cut to F columns, so that slots differ."""
         weight = self.input_projection.weight
-        options = dict(device=device or weight.device, dtype=dtype or weight.dtype)
+        options = dict(device=weight.device if device is None else device, dtype=dtype or weight.dtype)
         memory = torch.eye(self.mem_slots, self.slot_size, **options).expand(batch_size, -1, -1).contiguous()
         return (memory, memory.tanh()) if self.output_gate else memory
 
@@ -143,16 +145,12 @@ class RelationalMemory(RecurrentCore):
         if x.dim() != features + 1 or tuple(x.shape[-features:]) != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
             raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
-        inputs, weights = self.project_inputs(x), self.weights()
         if self.output_gate:
-            memory, gates, _ = reference.step(state[0], state[1], inputs, weights, self.spec)
+            memory, gates, _ = reference.step(*state, self.project_inputs(x), self.weights(), self.spec)
             hidden = gates[2] * memory.tanh()
             return hidden.flatten(1), (memory, hidden)
-        if self.backend != "reference" and op.can_act(state, inputs, weights, self.spec, self.backend):
-            memory = op.act(state, inputs, weights, self.spec)
-        else:
-            memory, _, _ = reference.step(state, state.tanh(), inputs, weights, self.spec)
-        return memory.flatten(1), memory
+        memories, _ = self._scan(x.unsqueeze(0), state, None)
+        return memories[0].flatten(1), memories[0]
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
@@ -174,21 +172,27 @@ class RelationalMemory(RecurrentCore):
         return restore(memories.flatten(2)), restore.state(memories[-1]), trace
 
     def _scan(self, x, state, resets, need_weights=False):
+        """Time-major x -> (memories [T, B, N, F], trace)."""
         weights = self.weights()
-        if need_weights or self.backend == "reference":
-            if self.backend == "reference" and x.shape[0]:
-                # step by step, so that the result is that of a loop over `step` to the last bit
-                steps = [self.project_inputs(now) for now in x]
-                inputs = InputRows(
-                    *(None if p[0] is None else torch.stack(p) for p in zip(*steps, strict=True))
-                )
-            else:
-                inputs = self.project_inputs(x)
+        backend = "reference" if need_weights else self.backend
+        rows = op.choose(backend, state, x.shape[0], weights, self.input_rows or 1, self.recompute)
+        if rows is None:
             fresh = None if resets is None else self.initial_like(state)
+            inputs = self._inputs_step_by_step(x) if self.backend == "reference" else self.project_inputs(x)
             return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights)
-        inputs = self.project_inputs(x)
-        options = dict(backend=self.backend, recompute=self.recompute)
-        return op.scan(state, inputs, weights, self.spec, resets, **options), None
+        x = x if self.input_rows is None else x.squeeze(-2)
+        bias = None if self.gate_from_memory is None else self._gate_bias()
+        qkv, gates = op.input_products(
+            x, self.input_projection, self.blocks[0].qkv, self.gate_from_input, bias, rows
+        )
+        return op.scan(state, qkv, gates, weights, self.spec, resets, rows, self.recompute), None
+
+    def _inputs_step_by_step(self, x: Tensor) -> InputRows:
+        """As project_inputs, but so that `forward` is a loop over `step` to the last bit."""
+        if x.shape[0] == 0:
+            return self.project_inputs(x)
+        steps = zip(*(self.project_inputs(now) for now in x), strict=True)
+        return InputRows(*(None if part[0] is None else torch.stack(part) for part in steps))
 
     def project_inputs(self, x: Tensor) -> InputRows:
         """What the inputs [..., input_size] (or [..., R, input_size]) contribute, for all steps at once."""
@@ -219,7 +223,8 @@ class RelationalMemory(RecurrentCore):
         return (
             f"input_size={self.input_size}, mem_slots={self.mem_slots}, head_size={self.spec.head_size}, "
             f"num_heads={self.spec.num_heads}, key_size={self.spec.key_size}, "
-            f"gate_style={self.spec.gate_style!r}, forget_bias={self.forget_bias}, input_bias={self.input_bias}, backend={self.backend!r}"
+            f"gate_style={self.spec.gate_style!r}, forget_bias={self.forget_bias}, "
+            f"input_bias={self.input_bias}, backend={self.backend!r}"
         )
 
 

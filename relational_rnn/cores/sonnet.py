@@ -24,7 +24,8 @@ def load_sonnet(core: RecurrentCore, variables: Mapping[str, object]) -> None:
     """Fill a core from the original implementation's variables, by name.
 
     `variables` maps names such as "linear_1/w" or "relational_memory/linear_1/w:0" to arrays. A scope that
-    all of them share is dropped. Raises ValueError, before anything is changed, that names every variable that is
+    all of them share is dropped. Raises ValueError, before anything is changed, that names every variable
+    that is
     missing, unused or of the wrong shape.
     """
     if isinstance(core, RelationalMemory):

@@ -1,12 +1,17 @@
 """Which implementation runs, and the torch.library operators that autograd, torch.compile and export see.
 
-`scan` picks once: the specification (reference.py) where nothing faster applies, else the hand-written
-recurrence (recurrence.py) with its row functions in torch, or in Triton on a GPU.
+`choose` picks once per call: nothing (the specification, reference.py, runs), or the row functions with which
+the hand-written recurrence (recurrence.py) runs: torch's, or Triton's on a GPU.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+from types import ModuleType
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relational_rnn.kernels import recurrence, reference, rows_torch
@@ -16,90 +21,113 @@ from relational_rnn.kernels.reference import Block, InputRows, Spec, Weights
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
-def why_not_fused(memory: Tensor, inputs: InputRows, weights: Weights) -> str | None:
-    """Why the Triton kernels cannot run this, or None."""
-    if not (memory.is_cuda or _interpreted()):
-        return f"the input is on {memory.device}, not on a CUDA GPU"
-    try:
-        import triton  # noqa: F401  (comes with torch for CUDA)
-    except ImportError:
-        return "Triton is not installed"
-    if memory.dtype == torch.float64:
-        return "the dtype is float64; allowed: float32, bfloat16, float16"
-    return _why_not_recurrence(inputs, weights)
+def choose(
+    backend: str, memory: Tensor, steps: int, weights: Weights, input_rows: int, recompute: bool
+) -> ModuleType | None:
+    """The row functions to run with, or None for the specification. Raises if what was asked for cannot run.
+
+    "auto" takes the hand-written recurrence on a GPU, and on a CPU only to save memory: there autograd over
+    the specification is as fast (benchmarks/results/cpu_step.json).
+    """
+    if backend == "reference" or memory.numel() == 0 or steps == 0:
+        return None
+    general = _why_not_recurrence(weights, input_rows)
+    reason = general or (_why_not_triton(memory, weights) if backend != "torch" else None)
+    if backend != "auto" and reason is not None:
+        raise ValueError(f"backend={backend!r} cannot run here: {reason}; backend='auto' takes what can")
+    if general is not None:
+        return None
+    if backend == "triton" or (backend == "auto" and memory.is_cuda and reason is None):
+        from relational_rnn.kernels import rows_triton  # late: Triton is not needed on a CPU
+
+        return rows_triton
+    return rows_torch if backend == "torch" or memory.is_cuda or recompute else None
 
 
-def _why_not_recurrence(inputs: InputRows, weights: Weights) -> str | None:
+def _why_not_recurrence(weights: Weights, input_rows: int) -> str | None:
     if len(weights.blocks) > 1:
         return f"num_blocks is {len(weights.blocks)}; allowed: 1"
-    if inputs.rows.shape[-2] > 1:
-        return f"input_rows is {inputs.rows.shape[-2]}; allowed: 1"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if input_rows > 1:
+        return f"input_rows is {input_rows}; allowed: 1"
+    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
         return "a torch.func transform such as vmap is active"
     return None
 
 
-def _interpreted() -> bool:
-    """Triton's interpreter runs the kernels on the CPU, for tests."""
-    import os
-
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def scan(
-    memory: Tensor,
-    inputs: InputRows,
-    weights: Weights,
-    spec: Spec,
-    resets: Tensor | None = None,
-    *,
-    backend: str = "auto",
-    recompute: bool = False,
-) -> Tensor:
-    """memory [B, N, F] -> memories after each step [T, B, N, F]; see reference.scan."""
-    empty = memory.shape[0] == 0 or inputs.rows.shape[0] == 0
-    reason = why_not_fused(memory, inputs, weights)
-    if backend == "triton" and reason is not None:
-        raise ValueError(f"backend='triton' cannot run here: {reason}; backend='auto' takes what can")
-    if empty or _why_not_recurrence(inputs, weights) is not None:
-        fresh = (
-            None if resets is None else torch.eye(*memory.shape[1:], dtype=memory.dtype, device=memory.device)
-        )
-        return reference.scan(memory, inputs, weights, spec, resets, fresh)[0]
-
-    fused = reason is None and (backend == "triton" or memory.is_cuda)
-    wanted = memory.dtype
-    compute = _compute_dtype(weights.blocks[0].qkv_weight)
-    memory = memory.float() if wanted in LOW_PRECISION else memory
-    parameters = _parameters(weights, compute, memory.dtype)
-    tensors = [memory, inputs.qkv, *([] if inputs.gates is None else [inputs.gates]), *parameters]
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    qkv_in, gates_in = inputs.qkv.squeeze(-2), None if inputs.gates is None else inputs.gates.squeeze(-2)
-    memories, *_ = _scan(
-        memory.contiguous(),
-        qkv_in.to(compute).contiguous(),
-        None if gates_in is None else gates_in.to(compute).contiguous(),
-        None if resets is None else resets.contiguous(),
-        parameters,
-        *_numbers(spec),
-        keep and not recompute,
-        fused,
-    )
-    return memories.to(wanted)
+def _why_not_triton(memory: Tensor, weights: Weights) -> str | None:
+    if not (memory.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):  # the interpreter is for tests
+        return f"the input is on {memory.device}, not on a CUDA GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if memory.dtype == torch.float64:
+        return "the dtype is float64; allowed: float32, bfloat16, float16"
+    rows, features = memory.shape[0] * memory.shape[1], weights.blocks[0].qkv_weight.shape[0]
+    if rows * (features + 64) >= 2**31:
+        return f"batch x slots x features is {rows * features}; allowed: under 2**31, run the batch in parts"
+    return None
 
 
-def _compute_dtype(weight: Tensor) -> torch.dtype:
+def compute_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype matrices are multiplied in: autocast's where it is on."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
-def _parameters(weights: Weights, compute: torch.dtype, keep: torch.dtype) -> list[Tensor]:
-    """Matrices in the dtype they are multiplied in, vectors in the memory's."""
-    block = weights.blocks[0]
-    gate = None if weights.gate_weight is None else weights.gate_weight.to(compute)
-    mlp = [w.to(compute) for w, _ in weights.mlp], [b.to(keep) for _, b in weights.mlp]
-    vectors = [v.to(keep) for v in block[1:]]
-    return Parameters(block.qkv_weight.to(compute), *vectors, *mlp, gate).flat()
+def input_products(x: Tensor, projection, qkv, gate, gate_bias: Tensor | None, rows: ModuleType):
+    """The input's qkv [T, B, Q] (before its norm) and gates [T, B, 2G], as wide as `rows` wants them.
+
+    Both are linear in the projected input, which is linear in x: where x is the narrower, multiplying the
+    weights first, once, spares multiplying every projected row.
+    """
+    kind = compute_dtype(qkv.weight)
+    fold = projection.in_features <= projection.out_features
+    source = x if fold else projection(x)
+
+    def product(weight: Tensor, bias: Tensor) -> Tensor:
+        if fold:
+            with torch.autocast(x.device.type, enabled=False):
+                weight, bias = weight @ projection.weight, weight @ projection.bias + bias
+        wider = rows.padded(weight.shape[0], kind) - weight.shape[0]
+        if wider:
+            weight, bias = F.pad(weight, (0, 0, 0, wider)), F.pad(bias, (0, wider))
+        return F.linear(source, weight, bias)
+
+    gates = None if gate is None else product(gate.weight, gate.bias + gate_bias)
+    return product(qkv.weight, qkv.bias), gates
+
+
+def scan(
+    memory: Tensor,
+    qkv_in: Tensor,
+    gates_in: Tensor | None,
+    weights: Weights,
+    spec: Spec,
+    resets: Tensor | None,
+    rows: ModuleType,
+    recompute: bool = False,
+) -> Tensor:
+    """memory [B, N, F] and input products -> memories after each step [T, B, N, F]; see
+    recurrence.forward."""
+    wanted = memory.dtype
+    memory = memory.float() if wanted in LOW_PRECISION else memory
+    block, kind = weights.blocks[0], compute_dtype(weights.blocks[0].qkv_weight)
+    gate = [] if weights.gate_weight is None else [weights.gate_weight]
+    matrices = [m.to(kind) for m in (block.qkv_weight, *(w for w, _ in weights.mlp), *gate)]
+    vectors = [v.to(memory.dtype) for v in (*block[1:], *(b for _, b in weights.mlp))]
+    tensors = [memory, qkv_in, *([] if gates_in is None else [gates_in]), *matrices, *vectors]
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    memories, *_ = _scan(
+        memory.contiguous(),
+        qkv_in.to(kind).contiguous(),
+        None if gates_in is None else gates_in.to(kind).contiguous(),
+        None if resets is None else resets.contiguous(),
+        [m.contiguous() for m in matrices],
+        [v.contiguous() for v in vectors],
+        *_numbers(spec),
+        keep and not recompute,
+        rows is not rows_torch,
+    )
+    return memories.to(wanted)
 
 
 def _numbers(spec: Spec) -> tuple[int, int, int, float, str]:
@@ -110,10 +138,10 @@ def _spec(heads: int, keys: int, values: int, scale: float, gate_style: str) -> 
     return Spec(heads, keys, values, scale, None if gate_style == "none" else gate_style)
 
 
-def _rows(fused: bool):
+def _rows(fused: bool) -> ModuleType:
     if not fused:
         return rows_torch
-    from relational_rnn.kernels import rows_triton  # late: importing Triton is not needed on a CPU
+    from relational_rnn.kernels import rows_triton
 
     return rows_triton
 
@@ -124,7 +152,8 @@ def _scan(
     qkv_in: Tensor,
     gates_in: Tensor | None,
     resets: Tensor | None,
-    parameters: list[Tensor],
+    matrices: list[Tensor],
+    vectors: list[Tensor],
     heads: int,
     keys: int,
     values: int,
@@ -134,21 +163,25 @@ def _scan(
     fused: bool,
 ) -> list[Tensor]:
     """-> [memories, starts, *activations if keep]; see recurrence.forward."""
-    spec = _spec(heads, keys, values, scale, gate_style)
-    p = Parameters.unflatten(parameters, gates_in is not None)
+    spec, p, rows = (
+        _spec(heads, keys, values, scale, gate_style),
+        Parameters.of(matrices, vectors),
+        _rows(fused),
+    )
     with torch.autocast(memory.device.type, enabled=False):
-        memories, starts, held = recurrence.forward(
-            memory, qkv_in, gates_in, resets, p, spec, _rows(fused), keep
-        )
+        memories, starts, held = recurrence.forward(memory, qkv_in, gates_in, resets, p, spec, rows, keep)
     return [memories, starts, *([] if held is None else held.flat())]
 
 
 @_scan.register_fake
-def _(memory, qkv_in, gates_in, resets, parameters, heads, keys, values, scale, gate_style, keep, fused):
+def _(
+    memory, qkv_in, gates_in, resets, matrices, vectors, heads, keys, values, scale, gate_style, keep, fused
+):
     steps = qkv_in.shape[0]
-    p = Parameters.unflatten(parameters, gates_in is not None)
+    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
+    p = Parameters.of(matrices, vectors).padded(rows)
     starts = memory.new_empty(steps if resets is not None else 0, *memory.shape)
-    held = Activations.empty(steps, memory.shape[0] * memory.shape[1], p).flat() if keep else []
+    held = Activations.make(steps, memory, p, spec, rows).flat() if keep else []
     return [memory.new_empty(steps, *memory.shape), starts, *held]
 
 
@@ -159,7 +192,8 @@ def _scan_backward(
     qkv_in: Tensor,
     gates_in: Tensor | None,
     resets: Tensor | None,
-    parameters: list[Tensor],
+    matrices: list[Tensor],
+    vectors: list[Tensor],
     results: list[Tensor],
     heads: int,
     keys: int,
@@ -168,73 +202,100 @@ def _scan_backward(
     gate_style: str,
     fused: bool,
 ) -> list[Tensor]:
-    """-> gradients of [memory, qkv_in, gates_in if any, *parameters]; see recurrence.backward."""
-    spec = _spec(heads, keys, values, scale, gate_style)
-    p = Parameters.unflatten(parameters, gates_in is not None)
+    """-> gradients of [memory, qkv_in, vectors (in one tensor), gates_in if any, *matrices]."""
+    spec, p, rows = (
+        _spec(heads, keys, values, scale, gate_style),
+        Parameters.of(matrices, vectors),
+        _rows(fused),
+    )
     memories, starts, *held = results
-    held = Activations.unflatten(held) if held else None
+    held = Activations.unflatten(held, len(p.mlp_weights)) if held else None
     with torch.autocast(memory.device.type, enabled=False):
-        d = recurrence.backward(
-            grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, _rows(fused)
-        )
-    flat = [g.to(t.dtype) for g, t in zip(d.parameters.flat(), parameters, strict=True)]
-    return [d.memory, d.qkv_in, *([] if d.gates_in is None else [d.gates_in]), *flat]
+        d = recurrence.backward(grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows)
+    return [d.memory, d.qkv_in, d.vectors, *([] if d.gates_in is None else [d.gates_in]), *d.matrices]
 
 
 @_scan_backward.register_fake
 def _(
-    grad, memory, qkv_in, gates_in, resets, parameters, results, heads, keys, values, scale, gate_style, fused
+    grad,
+    memory,
+    qkv_in,
+    gates_in,
+    resets,
+    matrices,
+    vectors,
+    results,
+    heads,
+    keys,
+    values,
+    scale,
+    style,
+    fused,
 ):
-    tensors = [memory, qkv_in, *([] if gates_in is None else [gates_in]), *parameters]
-    return [torch.empty_like(t) for t in tensors]
+    tail = [*([] if gates_in is None else [gates_in])]
+    flat = vectors[0].new_empty(sum(v.shape[0] for v in vectors))
+    wide = torch.float32 if matrices[0].is_cuda and matrices[0].dtype in LOW_PRECISION else matrices[0].dtype
+    products = [torch.empty_like(m, dtype=wide) for m in matrices]
+    return [torch.empty_like(memory), torch.empty_like(qkv_in), flat, *map(torch.empty_like, tail), *products]
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    memory, qkv_in, gates_in, resets, parameters, *numbers, _, fused = inputs
-    ctx.numbers, ctx.fused, ctx.count = numbers, fused, len(parameters)
-    ctx.save_for_backward(memory, qkv_in, gates_in, resets, *parameters, *output)
+    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, fused = inputs
+    ctx.numbers, ctx.fused, ctx.counts = numbers, fused, (len(matrices), len(vectors))
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(memory, qkv_in, gates_in, resets, *matrices, *vectors, *output)
 
 
 def _autograd(ctx, grads):
     memory, qkv_in, gates_in, resets, *rest = ctx.saved_tensors
-    parameters, results = rest[: ctx.count], rest[ctx.count :]
+    count, more = ctx.counts
+    matrices, vectors, results = rest[:count], rest[count : count + more], rest[count + more :]
+    grad = grads[0]
+    if grad is None:
+        grad = torch.zeros_like(results[0])
     if torch.is_grad_enabled():  # gradients of gradients: differentiate the specification instead
-        flat = _differentiable(ctx, grads[0], memory, qkv_in, gates_in, resets, parameters)
+        d_memory, d_qkv_in, d_gates_in, d_matrices, d_vectors = _differentiable(
+            ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors
+        )
     else:
-        flat = _scan_backward(
-            grads[0].contiguous(),
+        d_memory, d_qkv_in, flat, *d_matrices = _scan_backward(
+            grad.contiguous(),
             memory,
             qkv_in,
             gates_in,
             resets,
-            parameters,
+            matrices,
+            vectors,
             results,
             *ctx.numbers,
             ctx.fused,
         )
-    d_memory, d_qkv_in, *flat = flat
-    d_gates_in = None if gates_in is None else flat.pop(0)
-    return d_memory, d_qkv_in, d_gates_in, None, list(flat), *[None] * 7
+        d_gates_in = None if gates_in is None else d_matrices.pop(0)
+        d_matrices = [d.to(m.dtype) for d, m in zip(d_matrices, matrices, strict=True)]
+        d_vectors = list(flat.split([v.shape[0] for v in vectors]))
+    return d_memory, d_qkv_in, d_gates_in, None, d_matrices, d_vectors, *[None] * 7
 
 
-def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, parameters) -> list[Tensor]:
-    spec = _spec(*ctx.numbers)
-    p = Parameters.unflatten(parameters, gates_in is not None)
-    tensors = [memory, qkv_in, *([] if gates_in is None else [gates_in]), *parameters]
-    leaves = [t if t.requires_grad else t.detach().requires_grad_() for t in tensors]
-    memory, qkv_in = leaves[:2]
-    gates = leaves[2].unsqueeze(-2) if gates_in is not None else None
-    p = Parameters.unflatten(leaves[3 if gates is not None else 2 :], gates is not None)
-    weights = Weights((Block(*p[:8]),), tuple(zip(p.mlp_weights, p.mlp_biases, strict=True)), p.gate_weight)
-    rows = qkv_in.new_empty(*qkv_in.shape[:2], 1, memory.shape[-1])  # read only by further blocks
+def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors):
+    """The same gradients through reference.py, so that they can be differentiated again."""
+    tensors = [memory, qkv_in, gates_in, *matrices, *vectors]
+    leaves = [t if t is None or t.requires_grad else t.detach().requires_grad_() for t in tensors]
+    memory, qkv_in, gates_in, *rest = leaves
+    p = Parameters.of(rest[: len(matrices)], rest[len(matrices) :])
+    block = Block(p.qkv_weight, *p[3:10])
+    weights = Weights((block,), tuple(zip(p.mlp_weights, p.mlp_biases, strict=True)), p.gate_weight)
+    raw = qkv_in[..., : p.qkv_bias.shape[0]].to(memory.dtype)
+    normed = F.layer_norm(raw, raw.shape[-1:], p.qkv_norm_weight, p.qkv_norm_bias, reference.EPSILON)
+    gates = None if gates_in is None else gates_in[..., None, : p.gate_weight.shape[0]]
+    rows = memory.new_empty(*raw.shape[:2], 1, memory.shape[-1])  # read only by further blocks
     fresh = torch.eye(*memory.shape[1:], dtype=memory.dtype, device=memory.device)
-    inputs = InputRows(rows, qkv_in.unsqueeze(-2), gates)
-    memories, _ = reference.scan(memory, inputs, weights, spec, resets, fresh)
-    return list(torch.autograd.grad(memories, leaves, grad, create_graph=True))
+    inputs = InputRows(rows, normed.unsqueeze(-2), gates)
+    memories, _ = reference.scan(memory, inputs, weights, _spec(*ctx.numbers), resets, fresh)
+    wanted = [t for t in leaves if t is not None]
+    found = list(torch.autograd.grad(memories, wanted, grad, create_graph=True))
+    if gates_in is None:
+        found.insert(2, None)
+    return *found[:3], found[3 : 3 + len(matrices)], found[3 + len(matrices) :]
 
 
 _scan.register_autograd(_autograd, setup_context=_setup_context)
-
-
-def can_act(state, inputs, weights, spec, backend) -> bool:
-    return False

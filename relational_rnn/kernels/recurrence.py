@@ -7,7 +7,9 @@ activations go into buffers allocated once, and each weight's gradient is ONE ma
 after the loop, instead of one per step.
 
 Shapes: T time, B batch, N memory slots, F slot size, Q = H (2K + V) features, G gate size,
-R = B * N memory rows, L MLP layers, C steps of a stretch.
+R = B * N memory rows, L MLP layers, C steps of a stretch. Buffers may be wider than F, Q and 2G:
+`rows.padded`
+says by how much, and what is beyond is zero.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relational_rnn.kernels.reference import Spec
@@ -24,29 +27,52 @@ STRETCH = 8  # steps whose activations are held at once when the backward pass r
 
 
 class Parameters(NamedTuple):
-    """The weights, flat. Matrices in the dtype they are multiplied in; the rest as the module has them."""
+    """The weights, flat. Matrices in the dtype they are multiplied in; the rest in the memory's."""
 
     qkv_weight: Tensor  # [Q, F]
-    qkv_bias: Tensor
+    mlp_weights: list[Tensor]  # L of [F, F]
+    gate_weight: Tensor | None  # [2G, F]
+    qkv_bias: Tensor  # [Q]
     qkv_norm_weight: Tensor  # [Q]
     qkv_norm_bias: Tensor
     attention_norm_weight: Tensor  # [F]
     attention_norm_bias: Tensor
     mlp_norm_weight: Tensor  # [F]
     mlp_norm_bias: Tensor
-    mlp_weights: list[Tensor]  # L of [F, F]
-    mlp_biases: list[Tensor]
-    gate_weight: Tensor | None  # [2G, F]
+    mlp_biases: list[Tensor]  # L of [F]
+    wide_biases: tuple[Tensor, ...] = ()  # those of all layers but the last, as the matrices are; by `padded`
 
-    def flat(self) -> list[Tensor]:
-        tail = [] if self.gate_weight is None else [self.gate_weight]
-        return [*self[:8], *self.mlp_weights, *self.mlp_biases, *tail]
+    @property
+    def matrices(self) -> list[Tensor]:
+        return [self.qkv_weight, *self.mlp_weights, *([] if self.gate_weight is None else [self.gate_weight])]
+
+    @property
+    def vectors(self) -> list[Tensor]:
+        return [*self[3:10], *self.mlp_biases]
 
     @staticmethod
-    def unflatten(tensors: list[Tensor], gated: bool) -> Parameters:
-        layers = (len(tensors) - 8 - gated) // 2
-        mlp, biases = tensors[8 : 8 + layers], tensors[8 + layers : 8 + 2 * layers]
-        return Parameters(*tensors[:8], list(mlp), list(biases), tensors[-1] if gated else None)
+    def of(matrices: list[Tensor], vectors: list[Tensor]) -> Parameters:
+        layers = len(vectors) - 7
+        gate = matrices[1 + layers] if len(matrices) > 1 + layers else None
+        return Parameters(matrices[0], list(matrices[1 : 1 + layers]), gate, *vectors[:7], list(vectors[7:]))
+
+    def padded(self, rows: ModuleType) -> Parameters:
+        """With zeros around the matrices, where the row functions want their buffers wider."""
+        p = Parameters.of([self._pad(m, rows) for m in self.matrices], self.vectors)
+        wider, kind = p.qkv_weight.shape[1] - self.qkv_weight.shape[1], p.qkv_weight.dtype
+        biases = (b.to(kind) for b in p.mlp_biases[:-1])
+        return p._replace(wide_biases=tuple(F.pad(b, (0, wider)) if wider else b for b in biases))
+
+    def widened(self, spec: Spec) -> bool:
+        size = spec.num_heads * spec.head_size
+        gates = {"unit": 2 * size, "memory": 2, None: 0}[spec.gate_style]
+        wide = self.qkv_weight.shape != (self.qkv_bias.shape[0], size)
+        return wide or (self.gate_weight is not None and self.gate_weight.shape[0] != gates)
+
+    @staticmethod
+    def _pad(matrix: Tensor, rows: ModuleType) -> Tensor:
+        out, into = (rows.padded(n, matrix.dtype) - n for n in matrix.shape)
+        return F.pad(matrix, (0, into, 0, out)) if out or into else matrix
 
 
 class Activations(NamedTuple):
@@ -58,32 +84,41 @@ class Activations(NamedTuple):
     gates: Tensor  # [C, R, 2G]; [0] without gates
     attended: Tensor  # [C, R, F] after the attention and its norm
     mlp: list[Tensor]  # L - 1 of [C, R, F] after the ReLU, then the last layer's output
+    extra: list[Tensor]  # what else the row functions keep, [C, R, ...]
 
     @staticmethod
-    def empty(steps: int, rows: int, p: Parameters) -> Activations:
-        def buffer(features: int) -> Tensor:
-            return p.qkv_weight.new_empty(steps, rows, features)
-
+    def make(steps: int, memory: Tensor, p: Parameters, spec: Spec, rows: ModuleType) -> Activations:
+        """Empty buffers for so many steps of such a memory; `p` is padded."""
+        count = memory.shape[0] * memory.shape[1]
         features, size = p.qkv_weight.shape
+        # what is beyond the true sizes is multiplied by zeros, so it may be anything but NaN
+        fresh = p.qkv_weight.new_zeros if p.widened(spec) else p.qkv_weight.new_empty
         gates = 0 if p.gate_weight is None else p.gate_weight.shape[0]
-        mlp = [buffer(size) for _ in p.mlp_weights]
-        hidden = buffer(size) if gates else p.qkv_weight.new_empty(0)
-        gates = buffer(gates) if gates else p.qkv_weight.new_empty(0)
-        return Activations(buffer(size), hidden, buffer(features), gates, buffer(size), mlp)
+        hidden, gates = (
+            (fresh(steps, count, size), fresh(steps, count, gates)) if gates else (fresh(0), fresh(0))
+        )
+        mlp = [fresh(steps, count, size) for _ in p.mlp_weights]
+        buffers = (
+            fresh(steps, count, size),
+            hidden,
+            fresh(steps, count, features),
+            gates,
+            fresh(steps, count, size),
+        )
+        return Activations(*buffers, mlp, rows.extra(steps, tuple(memory.shape), p, spec))
 
     def flat(self) -> list[Tensor]:
-        return [*self[:5], *self.mlp]
+        return [*self[:5], *self.mlp, *self.extra]
 
     @staticmethod
-    def unflatten(tensors: list[Tensor]) -> Activations:
-        return Activations(*tensors[:5], list(tensors[5:]))
+    def unflatten(tensors: list[Tensor], layers: int) -> Activations:
+        return Activations(*tensors[:5], list(tensors[5 : 5 + layers]), list(tensors[5 + layers :]))
 
     def at(self, c: int) -> Activations:
         gated = self.gates.numel() > 0
         hidden, gates = (self.hidden[c], self.gates[c]) if gated else (None, None)
-        return Activations(
-            self.rows[c], hidden, self.qkv[c], gates, self.attended[c], [m[c] for m in self.mlp]
-        )
+        mlp, extra = [m[c] for m in self.mlp], [e[c] for e in self.extra]
+        return Activations(self.rows[c], hidden, self.qkv[c], gates, self.attended[c], mlp, extra)
 
 
 def forward(
@@ -96,15 +131,18 @@ def forward(
     rows: ModuleType,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Activations | None]:
-    """memory [B, N, F] -> (memories [T, B, N, F], starts, activations if `keep`).
+    """memory [B, N, F], qkv_in [T, B, Q] (before its norm), gates_in [T, B, 2G] ->
+    (memories [T, B, N, F], starts, activations if `keep`).
 
     `starts` [T, B, N, F] are the memories each step begins with; empty unless resets make them differ from
     the memories that the steps before ended with.
     """
+    p = p.padded(rows)
     steps = qkv_in.shape[0]
     memories = memory.new_empty(steps, *memory.shape)
     starts = memory.new_empty(steps if resets is not None else 0, *memory.shape)
-    held = Activations.empty(steps if keep else 1, memory.shape[0] * memory.shape[1], p)
+    held = Activations.make(steps if keep else 1, memory, p, spec, rows)
+    inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
     for t in range(steps):
         now = held.at(t if keep else 0)
         begin, following = (memory if t == 0 else memories[t - 1]), None
@@ -116,22 +154,23 @@ def forward(
         if resets is None and t + 1 < steps:  # a step's last row function also begins the next one
             following = held.at(t + 1 if keep else 0)
         gates = None if gates_in is None else gates_in[t]
-        _step(begin, qkv_in[t], gates, p, spec, rows, now, memories[t], following)
+        _step(begin, inputs, t, gates, p, spec, rows, aside, now, memories[t], following)
     return memories, starts, held if keep else None
 
 
 def _step(
-    memory, qkv_in, gates_in, p: Parameters, spec: Spec, rows, now: Activations, out: Tensor, following
+    memory, inputs, t, gates_in, p: Parameters, spec, rows, aside, now: Activations, out: Tensor, following
 ) -> None:
     """One step: writes the next memory into `out` and the activations into `now`."""
     torch.mm(now.rows, p.qkv_weight.t(), out=now.qkv)
-    if gates_in is not None:
-        torch.mm(now.hidden, p.gate_weight.t(), out=now.gates)
-    rows.attend(memory, now.qkv, qkv_in, p, spec, out=now.attended)
+    if gates_in is not None:  # not wanted before the end of the step
+        aside.product(now.hidden, p.gate_weight.t(), out=now.gates)
+    rows.attend(memory, now, inputs, t, p, spec)
     x = now.attended
-    for weight, bias, y in zip(p.mlp_weights[:-1], p.mlp_biases[:-1], now.mlp[:-1], strict=True):
+    for weight, bias, y in zip(p.mlp_weights[:-1], p.wide_biases, now.mlp[:-1], strict=True):
         x = rows.linear_relu(x, weight, bias, out=y)
     torch.mm(x, p.mlp_weights[-1].t(), out=now.mlp[-1])
+    aside.join()
     rows.update(memory, now, gates_in, p, spec, following, out=out)
 
 
@@ -139,7 +178,8 @@ class Gradients(NamedTuple):
     memory: Tensor  # [B, N, F] of the initial memory
     qkv_in: Tensor  # [T, B, Q]
     gates_in: Tensor | None  # [T, B, 2G]
-    parameters: Parameters
+    matrices: list[Tensor]  # as Parameters.matrices
+    vectors: Tensor  # as Parameters.vectors, one after the other
 
 
 def backward(
@@ -156,16 +196,18 @@ def backward(
     rows: ModuleType,
 ) -> Gradients:
     """Gradients of sum(memories * grad). With `held` None the activations are computed again in stretches."""
+    true, p = p, p.padded(rows)
     steps, batch, slots, _ = memories.shape
     gated = p.gate_weight is not None
-    sums = rows.Sums(p, batch)  # column sums: gradients of norms and biases
-    weights = _WeightGradients(p)
+    inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
+    inputs.gradient = torch.zeros_like(qkv_in) if p.widened(spec) else torch.empty_like(qkv_in)
+    sums = rows.Sums(p, spec)  # column sums: gradients of norms and biases
     carry = rows.Carry(memory, p)  # gradient of the memory a step begins with, as it travels back
-    d_qkv_in = torch.empty_like(qkv_in)
     d_gates_in = torch.empty_like(gates_in) if gated else None
-    stretch = steps if held is not None else STRETCH
-    again = None if held is not None else Activations.empty(min(stretch, steps), batch * slots, p)
-    deltas = Activations.empty(min(stretch, steps), batch * slots, p)
+    products = None
+    stretch = steps if held is not None else min(STRETCH, steps)
+    again = None if held is not None else Activations.make(stretch, memory, p, spec, rows)
+    deltas = Activations.make(stretch, memory, p, spec, rows)
 
     def begin(t: int) -> Tensor:
         if resets is not None:
@@ -179,54 +221,49 @@ def backward(
             for t in range(first, last):
                 now, gate = again.at(t - first), gates_in[t] if gated else None
                 rows.begin(begin(t), None, now)
-                _step(begin(t), qkv_in[t], gate, p, spec, rows, now, scratch, None)
+                _step(begin(t), inputs, t, gate, p, spec, rows, aside, now, scratch, None)
         acts = held or again
         for t in range(last - 1, first - 1, -1):
             now, delta = acts.at(t - first), deltas.at(t - first)
             reset = resets[t + 1] if resets is not None and t + 1 < steps else None
             gate = gates_in[t] if gated else None
-            d_gate = d_gates_in[t] if gated else None
-            end = memories[t]
-            rows.update_backward(
-                grad[t], carry, end, reset, begin(t), now, gate, p, spec, delta, d_gate, sums
-            )
-            d = delta.mlp[-1]
-            for i in range(len(p.mlp_weights) - 1, 0, -1):
-                torch.mm(d, p.mlp_weights[i], out=delta.mlp[i - 1])
-                d = rows.relu_backward(delta.mlp[i - 1], now.mlp[i - 1], i - 1, sums)
-            torch.mm(d, p.mlp_weights[0], out=delta.attended)
-            rows.attend_backward(carry, begin(t), now, qkv_in[t], p, spec, delta, d_qkv_in[t], sums)
+            aside.join()
+            end, start = memories[t], begin(t)
+            rows.update_backward(grad[t], carry, end, reset, start, now, gate, p, spec, delta, sums)
+            if gated:  # not wanted before the step before this one
+                aside.product(delta.gates, p.gate_weight, out=carry.through_gates)
+            _mlp_backward(now, delta, p, rows, sums)
+            rows.residual_backward(carry, start, now, p, spec, delta, sums)
+            rows.attention_backward(start, now, inputs, t, p, spec, delta, sums)
             torch.mm(delta.qkv, p.qkv_weight, out=carry.through_qkv)
-            if gated:
-                torch.mm(delta.gates, p.gate_weight, out=carry.through_gates)
-        weights.add(acts, deltas, last - first)
+        aside.join()
+        more = _weight_gradients(acts, deltas, last - first, true)
+        products = more if products is None else [a + b for a, b in zip(products, more, strict=True)]
+        if gated:
+            d_gates = deltas.gates[: last - first].unflatten(1, (batch, slots))
+            torch.sum(d_gates, dim=2, out=d_gates_in[first:last])
     d_memory = torch.empty_like(memory)
     rows.finish(carry, memory, resets[0] if resets is not None else None, out=d_memory)
-    return Gradients(d_memory, d_qkv_in, d_gates_in, weights.with_sums(sums))
+    d_qkv_in = inputs.backward(p, sums)
+    return Gradients(d_memory, d_qkv_in, d_gates_in, products, sums.flat())
 
 
-class _WeightGradients:
-    """One product per weight over all steps of a stretch."""
+def _mlp_backward(now: Activations, delta: Activations, p: Parameters, rows: ModuleType, sums) -> None:
+    """From the gradient of the MLP's output (delta.mlp[-1]) to that of its input (delta.attended)."""
+    d = delta.mlp[-1]
+    for i in range(len(p.mlp_weights) - 1, 0, -1):
+        torch.mm(d, p.mlp_weights[i], out=delta.mlp[i - 1])
+        d = rows.relu_backward(delta.mlp[i - 1], now.mlp[i - 1], i - 1, sums)
+    torch.mm(d, p.mlp_weights[0], out=delta.attended)
 
-    def __init__(self, p: Parameters):
-        self.p, self.total = p, None
 
-    def add(self, acts: Activations, deltas: Activations, steps: int) -> None:
-        layers = [acts.attended, *acts.mlp[:-1]]
-        pairs = [(deltas.qkv, acts.rows), *zip(deltas.mlp, layers, strict=True)]
-        if self.p.gate_weight is not None:
-            pairs.append((deltas.gates, acts.hidden))
-        products = [_outer(d[:steps].flatten(0, 1), x[:steps].flatten(0, 1)) for d, x in pairs]
-        self.total = (
-            products if self.total is None else [a + b for a, b in zip(self.total, products, strict=True)]
-        )
-
-    def with_sums(self, sums) -> Parameters:
-        layers = len(self.p.mlp_weights)
-        gate = self.total[-1] if self.p.gate_weight is not None else None
-        vectors, biases = sums.totals()
-        qkv_bias, *norms = vectors
-        return Parameters(self.total[0], qkv_bias, *norms, self.total[1 : 1 + layers], biases, gate)
+def _weight_gradients(acts: Activations, deltas: Activations, steps: int, true: Parameters) -> list[Tensor]:
+    """One product per matrix over all steps of a stretch."""
+    pairs = [(deltas.qkv, acts.rows), *zip(deltas.mlp, [acts.attended, *acts.mlp[:-1]], strict=True)]
+    if true.gate_weight is not None:
+        pairs.append((deltas.gates, acts.hidden))
+    products = [_outer(d[:steps].flatten(0, 1), x[:steps].flatten(0, 1)) for d, x in pairs]
+    return [d[: m.shape[0], : m.shape[1]].contiguous() for d, m in zip(products, true.matrices, strict=True)]
 
 
 def _outer(d: Tensor, x: Tensor) -> Tensor:

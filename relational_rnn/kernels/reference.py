@@ -141,8 +141,9 @@ def scan(
     Where `resets[t, b]`, step t of b starts from `fresh` [B, N, F].
     """
     memories, attention, input_gates, forget_gates = [], [], [], []
-    for t in range(inputs.rows.shape[0]):
-        now = InputRows(*(None if part is None else part[t] for part in inputs))
+    # unbind, not indexing: the gradient of an index is a tensor as large as all steps, once for each step
+    parts = [[None] * inputs.rows.shape[0] if part is None else part.unbind() for part in inputs]
+    for t, now in enumerate(map(InputRows, *parts)):
         if resets is not None:
             memory = torch.where(resets[t, :, None, None], fresh, memory)
         memory, gates, shares = step(memory, memory.tanh(), now, weights, spec, need_weights)

@@ -26,7 +26,13 @@ shapes = st.fixed_dictionaries(
     }
 )
 few = settings(max_examples=15, deadline=None)
-BACKENDS = ["reference", "auto"]
+BACKENDS = ["reference", "auto", "torch"]
+
+
+def covered(backend, config):
+    """The hand-written recurrence has one block and one input row."""
+    general = config.get("num_blocks", 1) > 1 or (config.get("input_rows") or 1) > 1
+    return "auto" if backend == "torch" and general else backend
 
 
 def perturbed(config, seed=0, **more):
@@ -50,7 +56,7 @@ def example(core, time, batch, seed=1):
 @few
 @given(config=shapes, time=st.integers(1, 4), batch=st.integers(1, 3), resetting=st.booleans())
 def test_equals_the_naive_equations_forward_and_backward(backend, config, time, batch, resetting):
-    core = perturbed(config, backend=backend)
+    core = perturbed(config, backend=covered(backend, config))
     x, state = example(core, time, batch)
     resets = torch.rand(time, batch) < 0.4 if resetting else None
     wanted = naive_scan(core, x, state, resets)
@@ -69,7 +75,7 @@ def test_equals_the_naive_equations_forward_and_backward(backend, config, time, 
 @settings(max_examples=6, deadline=None)
 @given(config=shapes)
 def test_gradcheck(backend, config):
-    core = perturbed(config | {"mem_slots": min(config["mem_slots"], 3)}, backend=backend)
+    core = perturbed(config | {"mem_slots": min(config["mem_slots"], 3)}, backend=covered(backend, config))
     x, state = example(core, 2, 2)
     resets = torch.tensor([[False, False], [True, False]])
     assert torch.autograd.gradcheck(lambda x, s: core(x, s, resets=resets), (x, state))
@@ -80,7 +86,7 @@ def test_gradcheck(backend, config):
 @given(config=shapes, output_gate=st.booleans())
 def test_a_loop_over_step_equals_forward(backend, config, output_gate):
     output_gate = output_gate and config["gate_style"] is not None
-    core = perturbed(config, backend=backend, output_gate=output_gate)
+    core = perturbed(config, backend=covered(backend, config), output_gate=output_gate)
     x, _ = example(core, 4, 2)
     state = core.initial_state(2)
     outputs = []
@@ -273,7 +279,7 @@ def test_empty_sequences_and_batches(time_and_batch, backend):
         (dict(input_size=0), "input_size=0"),
         (dict(input_rows=0), "input_rows=0"),
         (dict(gate_style="bad_gate"), "gate_style='bad_gate'.*'unit', 'memory' or None"),
-        (dict(backend="cuda"), "backend='cuda'.*'auto', 'reference' or 'triton'"),
+        (dict(backend="cuda"), "backend='cuda'.*'auto', 'reference', 'torch' or 'triton'"),
         (dict(gate_style=None, output_gate=True), "output_gate=True"),
     ],
 )
@@ -314,3 +320,71 @@ def test_triton_without_a_gpu_is_a_clear_error():
     core = RelationalMemory(3, 2, 4, backend="triton")
     with pytest.raises(ValueError, match=r"backend='triton'.*cpu"):
         core(torch.randn(5, 2, 3))
+
+
+def test_recompute_gives_the_same_gradients():
+    kept = perturbed(dict(mem_slots=3, head_size=4, num_heads=2), backend="torch")
+    again = copy.deepcopy(kept)
+    again.recompute = True
+    x, state = example(kept, 19, 2)  # more than two stretches of recomputed steps
+    resets = torch.rand(19, 2) < 0.2
+    for core in (kept, again):
+        output, final = core(x, state, resets=resets)
+        (output.sin().sum() + final.sum()).backward()
+    for mine, other in zip(kept.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_gradients(backend):
+    core = perturbed(dict(mem_slots=2, head_size=2, num_heads=2), backend=backend)
+    x, state = example(core, 2, 1)
+    assert torch.autograd.gradgradcheck(lambda x, s: core(x, s)[0], (x, state))
+
+
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_vmap_over_states(backend):
+    core = RelationalMemory(3, 2, 4, backend=backend)
+    x, states = torch.randn(4, 2, 3), torch.randn(5, 2, 2, 4)
+    mapped = torch.func.vmap(lambda s: core(x, s)[0])(states)
+    torch.testing.assert_close(mapped, torch.stack([core(x, s)[0] for s in states]))
+
+
+def test_vmap_of_the_hand_written_recurrence_is_a_clear_error():
+    core, x = RelationalMemory(3, 2, 4, backend="torch"), torch.randn(4, 2, 3)
+    with pytest.raises(ValueError, match=r"backend='torch'.*vmap"):
+        torch.func.vmap(lambda s: core(x, s)[0])(torch.randn(5, 2, 2, 4))
+
+
+def test_operators_pass_torchs_own_checks():
+    from relational_rnn.kernels import op, rows_torch
+
+    core = RelationalMemory(3, 2, 4, 2)
+    x, memory, weights = torch.randn(3, 2, 3), core.initial_state(2), core.weights()
+    qkv, gates = op.input_products(
+        x, core.input_projection, core.blocks[0].qkv, core.gate_from_input, core._gate_bias(), rows_torch
+    )
+    block, numbers = weights.blocks[0], op._numbers(core.spec)
+    matrices = [block.qkv_weight, *(w for w, _ in weights.mlp), weights.gate_weight]
+    vectors = [*block[1:], *(b for _, b in weights.mlp)]
+    leaves = [[t.detach().requires_grad_() for t in group] for group in (matrices, vectors)]
+    arguments = (memory, qkv.detach().requires_grad_(), gates.detach(), torch.rand(3, 2) < 0.5, *leaves)
+    tests = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
+    torch.library.opcheck(op._scan, (*arguments, *numbers, True, False), test_utils=tests)
+
+
+def test_torch_compile_sees_one_operator():
+    core = RelationalMemory(3, 2, 4, 2, backend="torch")
+    x = torch.randn(4, 2, 3)
+    compiled = torch.compile(lambda x: core(x)[0], fullgraph=True, backend="aot_eager")
+    expected = torch.autograd.grad(core(x)[0].sin().sum(), list(core.parameters()))
+    found = torch.autograd.grad(compiled(x).sin().sum(), list(core.parameters()))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_and_inputs_need_not_be_contiguous(backend):
+    core = RelationalMemory(3, 2, 4, 2, backend=backend)
+    x, state = torch.randn(2, 6, 5)[..., 1:4].transpose(0, 1), torch.randn(8, 2, 2).permute(2, 1, 0)
+    torch.testing.assert_close(core(x, state)[0], core(x.contiguous(), state.contiguous())[0])

@@ -1,0 +1,308 @@
+"""Milliseconds of a training step of each core on the paper's workloads, side by side, in one run, on one
+GPU.
+
+python benchmarks/cores.py [--only lte-256 acting] [--without compiled] [--output FILE]
+
+Numbers are checked against the float64 specification first; what fails gets no time. Every time is the median
+of
+replays of a CUDA graph, but for rows marked eager. The LSTM is cuDNN's with as many units as the memory has.
+Rows: ours (fused kernels, by precision; with recompute; eager), the same cell as a plain PyTorch loop
+(eager),
+that cell under torch.compile in a CUDA graph, and the LSTM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from relational_rnn import LSTM, RelationalMemory
+
+RESULTS = Path(__file__).parent / "results"
+TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # of outputs, RMS error over RMS; kernels/README.md says more
+
+
+@dataclass(frozen=True)
+class Workload:
+    """T steps of B samples of `inputs` features through N slots of H heads of V features."""
+
+    steps: int
+    batch: int
+    inputs: int
+    slots: int
+    head_size: int
+    heads: int
+    layers: int = 2
+
+    def rmc(self, **options) -> RelationalMemory:
+        sizes = (self.inputs, self.slots, self.head_size, self.heads)
+        return RelationalMemory(*sizes, attention_mlp_layers=self.layers, device="cuda", **options)
+
+
+WORKLOADS = {
+    "nth-farthest": Workload(8, 1600, 40, 8, 32, 8),
+    "lte-256": Workload(65, 128, 128, 4, 64, 4),
+    "lte-512": Workload(65, 128, 128, 4, 128, 4),
+    "rl-32": Workload(40, 32, 256, 4, 64, 4),
+    "rl-1024": Workload(40, 1024, 256, 4, 64, 4),
+    "rl-4096": Workload(40, 4096, 256, 4, 64, 4),
+    "lm": Workload(100, 384, 512, 1, 625, 4, layers=5),
+}
+ACTING = Workload(1, 4096, 256, 4, 64, 4)
+ACTING_BATCHES = (1, 32, 1024, 4096, 16384)
+
+
+class Precision:
+    """fp32, tf32 or bf16 (autocast with float32 parameters and state) while it is entered."""
+
+    def __init__(self, name: str):
+        self.name, self.autocast = name, torch.autocast("cuda", torch.bfloat16, enabled=name == "bf16")
+
+    def __enter__(self):
+        torch.set_float32_matmul_precision("highest" if self.name == "fp32" else "high")
+        torch.backends.cudnn.allow_tf32 = self.name != "fp32"
+        self.autocast.__enter__()
+
+    def __exit__(self, *error):
+        self.autocast.__exit__(*error)
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((ours.double() - exact).norm() / exact.norm()).item()
+
+
+def check(workload: Workload, precision: str) -> float:
+    """Error of the outputs of a few steps and samples against the specification in float64."""
+    torch.manual_seed(0)
+    core = workload.rmc(backend="triton")
+    exact = copy.deepcopy(core).double()
+    exact.backend = "reference"
+    x = torch.randn(min(5, workload.steps), 6, workload.inputs, device="cuda")
+    with torch.no_grad(), Precision(precision):
+        ours, _ = core(x)
+    with torch.no_grad():
+        return error(ours, exact(x.double())[0])
+
+
+def captured(function) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph
+
+
+def milliseconds(function, *, repeats: int = 20) -> float:
+    """Median time on the device."""
+    for _ in range(3):
+        function()
+    times = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        function()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def training_step(core, x: torch.Tensor, run=None):
+    """Forward and backward of a core, every output with a gradient."""
+    cotangent = torch.randn(*x.shape[:2], core.output_size, device="cuda")
+    run = run or (lambda x: core(x)[0])
+
+    def function(precision: str):
+        for parameter in core.parameters():
+            parameter.grad = None
+        with Precision(precision):
+            output = run(x)
+        output.backward(cotangent.to(output.dtype))
+
+    return function
+
+
+def compiled_loop(core):
+    """The cell under torch.compile, in a loop: compiling the whole loop takes minutes."""
+    cell = torch.compile(core.step)
+
+    def run(x):
+        state, outputs = core.initial_state(x.shape[1]), []
+        for now in x:
+            output, state = cell(now, state)
+            outputs.append(output)
+        return torch.stack(outputs)
+
+    return run
+
+
+def measure(core, function, precision: str, *, eager: bool = False) -> dict:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    if eager:
+        ms = milliseconds(lambda: function(precision), repeats=5)
+    else:
+        graph = captured(lambda: function(precision))
+        ms = milliseconds(graph.replay)
+    total = time.perf_counter() - started
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    return {
+        "ms": round(ms, 4),
+        "peak_mib": round(peak),
+        "precision": precision,
+        "set_up_seconds": round(total, 1),
+    }
+
+
+def bench_training(name: str, workload: Workload, skip: set[str]) -> list[dict]:
+    torch.manual_seed(0)
+    x = torch.randn(workload.steps, workload.batch, workload.inputs, device="cuda")
+    rows = []
+
+    def add(row: str, core, precision: str, *, run=None, eager=False):
+        if row.split(",")[0] in skip:
+            return
+        rows.append(
+            {"workload": name, "row": row}
+            | measure(core, training_step(core, x, run), precision, eager=eager)
+        )
+        show(rows[-1])
+
+    small = workload.steps * workload.batch * workload.slots * workload.head_size * workload.heads < 2**28
+    for precision in ("bf16", "tf32", "fp32") if small else ("bf16",):
+        add("ours", workload.rmc(backend="triton"), precision)
+    add("ours, recompute", workload.rmc(backend="triton", recompute=True), "bf16")
+    add("ours, eager", workload.rmc(backend="triton"), "bf16", eager=True)
+    units = workload.slots * workload.head_size * workload.heads
+    add("cuDNN LSTM", LSTM(workload.inputs, units, device="cuda"), "bf16")
+    if small:
+        add("plain loop, eager", workload.rmc(backend="reference"), "bf16", eager=True)
+        core = workload.rmc(backend="reference")
+        add("compiled", core, "bf16", run=None if "compiled" in skip else compiled_loop(core))
+    return rows
+
+
+def bench_full_step(skip: set[str]) -> list[dict]:
+    """N-th farthest: data, forward, backward and Adam, as `rmc train` captures them."""
+    from relational_rnn.experiments.nth_farthest import NthFarthestProblem, fast
+    from relational_rnn.training.loop import Trainer
+
+    rows = []
+    for core in ("rmc", "lstm"):
+        config = fast()
+        config = type(config)(**{**config.__dict__, "core": core})
+        trainer = Trainer(
+            NthFarthestProblem(config, torch.device("cuda", 0)), config.training, torch.device("cuda", 0)
+        )
+        trainer.run(5)
+        row = "ours" if core == "rmc" else "cuDNN LSTM"
+        ms = milliseconds(trainer._graph.replay)
+        rows.append(
+            {
+                "workload": "nth-farthest, whole training step",
+                "row": row,
+                "ms": round(ms, 4),
+                "precision": "bf16",
+            }
+        )
+        show(rows[-1])
+    return rows
+
+
+def bench_acting(skip: set[str]) -> list[dict]:
+    rows = []
+    for batch in ACTING_BATCHES:
+        x = torch.randn(batch, ACTING.inputs, device="cuda")
+        units = ACTING.slots * ACTING.head_size * ACTING.heads
+        cores = {
+            "ours": ACTING.rmc(backend="triton"),
+            "plain, in a graph": ACTING.rmc(backend="reference"),
+            "cuDNN LSTM": LSTM(ACTING.inputs, units, device="cuda"),
+        }
+        for row, core in cores.items():
+            if row in skip:
+                continue
+            state = core.initial_state(batch)
+
+            def act(precision, core=core, x=x, state=state):
+                with torch.no_grad(), Precision(precision):
+                    core.step(x, state)
+
+            rows.append({"workload": f"acting, batch {batch}", "row": row} | measure(core, act, "bf16"))
+            show(rows[-1])
+    return rows
+
+
+def show(row: dict) -> None:
+    memory = f"{row['peak_mib']:7d} MiB" if "peak_mib" in row else ""
+    print(
+        f"{row['workload']:34s} {row['row']:20s} {row['precision']:5s} {row['ms']:9.3f} ms {memory}",
+        flush=True,
+    )
+
+
+def commit() -> str:
+    out = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return out.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [*WORKLOADS, "full-step", "acting"]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    parser.add_argument("--without", nargs="+", default=[], help="rows to leave out, such as compiled")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--commit", default=None, help="what to record where there is no git")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.exit(
+            2, "benchmarks/cores.py: no CUDA GPU here, and times of a CPU would mislead; allowed: a GPU\n"
+        )
+    skip, rows, errors = set(options.without), [], {}
+    for name in options.only:
+        if name in WORKLOADS:
+            errors[name] = {p: check(WORKLOADS[name], p) for p in TOLERANCE}
+            if any(errors[name][p] > TOLERANCE[p] for p in TOLERANCE):
+                print(f"{name}: WRONG NUMBERS {errors[name]}; not timed")
+                continue
+            rows += bench_training(name, WORKLOADS[name], skip)
+        else:
+            rows += bench_full_step(skip) if name == "full-step" else bench_acting(skip)
+    result = {
+        "command": "python benchmarks/cores.py",
+        "date": date.today().isoformat(),
+        "commit": options.commit or commit(),
+        "gpu": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "workloads": {name: asdict(w) for name, w in WORKLOADS.items()},
+        "errors": errors,
+        "rows": rows,
+    }
+    gpu = torch.cuda.get_device_name().lower().replace(" ", "-")
+    output = options.output or RESULTS / f"cores_{date.today().isoformat()}_{gpu}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"saved {output}")
+
+
+if __name__ == "__main__":
+    main()
