@@ -32,7 +32,7 @@ def assign(mapping, values):
 def check(core, mapping, oracle, scope, state, states, tolerance=1e-5):
     """Outputs, every step's state, and gradients of inputs and all variables.
 
-    `mapping(core)` is the core's function of cores/sonnet_baselines.py; `state` and `states` are the oracle's
+    `mapping(core)` is the core's function of cores/sonnet_variables.py; `state` and `states` are the oracle's
     first state and all next ones, in the core's structure.
     """
     close = dict(rtol=tolerance, atol=tolerance)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relational_rnn.cores.conv_lstm import ConvLSTM, same_conv2d
-from relational_rnn.cores.sonnet_baselines import conv_lstm_variables
+from relational_rnn.cores.sonnet_variables import conv_lstm_variables
 from tests.cores.baseline_oracle import check, check_contract, check_packed, load
 
 

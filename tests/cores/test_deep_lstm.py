@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relational_rnn.cores.deep_lstm import DeepLSTM
-from relational_rnn.cores.sonnet_baselines import deep_lstm_variables
+from relational_rnn.cores.sonnet_variables import deep_lstm_variables
 from tests.cores.baseline_oracle import check, check_contract, check_packed, load
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from relational_rnn.cores import dnc_memory
 from relational_rnn.cores.dnc import DNC
-from relational_rnn.cores.sonnet_baselines import dnc_variables
+from relational_rnn.cores.sonnet_variables import dnc_variables
 from tests.cores.baseline_oracle import check, check_contract, check_packed, load
 
 ACCESS = ["memory", "read_weights", "write_weights", "linkage/link", "linkage/precedence_weights", "usage"]

@@ -1,4 +1,4 @@
-"""Variables of Sonnet's DeepRNN and Conv2DLSTM and of deepmind/dnc -> parameters of these modules.
+"""Variables of Sonnet v1's cores and of deepmind/dnc -> parameters of these modules, for sonnet.py.
 
 Each function gives {the original's variable name without its module's scope: (assign a tensor of the
 original's layout, the original's shape)}. The originals multiply from the left, [in, out]; torch stores
@@ -19,8 +19,33 @@ from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
+from relational_rnn.cores.relational_memory import RelationalMemory
 
 Variables = dict[str, tuple[Callable[[Tensor], None], tuple[int, ...]]]
+
+
+def relational_memory_variables(core: RelationalMemory) -> Variables:
+    """ "linear/w", "layer_norm_1/gamma", "mlp/linear_0/b", ...: numbered in the order Sonnet's first step makes them."""
+    require(not core.output_gate, "output_gate", True, "False: Sonnet's RelationalMemory has no output gate")
+    linears = [core.input_projection, *(block.qkv for block in core.blocks)]
+    if core.gate_from_input is not None:
+        linears += [core.gate_from_input, core.gate_from_memory]
+    norms = [n for block in core.blocks for n in (block.qkv_norm, block.attention_norm, block.mlp_norm)]
+    named = [(f"linear_{i}" if i else "linear", linear) for i, linear in enumerate(linears)]
+    named += [(f"mlp/linear_{i}", linear) for i, linear in enumerate(core.mlp)]
+    variables: Variables = {}
+    for name, linear in named:
+        variables |= _linear(name, linear.weight, linear.bias)
+    for i, norm in enumerate(norms):
+        name = f"layer_norm_{i}" if i else "layer_norm"
+        variables[f"{name}/gamma"] = (_assigner(norm.weight), tuple(norm.weight.shape))
+        variables[f"{name}/beta"] = (_assigner(norm.bias), tuple(norm.bias.shape))
+    return variables
+
+
+def lstm_variables(core: LSTM) -> Variables:
+    """ "w_gates" and "b_gates"."""
+    return _lstm(core, "")
 
 
 def deep_lstm_variables(core: DeepLSTM, names: Iterable[str] = ()) -> Variables:
