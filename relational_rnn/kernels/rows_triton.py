@@ -209,9 +209,8 @@ def update_backward(grad, carry, end, reset, memory, now, gates_in, p, spec, del
     rows, tiles, sizes = _row_sizes(memory, gates_in, p, spec)
     update_backward_kernel[(min(PROGRAMS, tiles),)](
         grad, carry.direct, carry.through_qkv, carry.through_gates, end, reset, memory, now.attended,
-        now.mlp[-1],
-        now.gates, gates_in, p.mlp_biases[-1], p.mlp_norm_weight, p.mlp_norm_bias, delta.mlp[-1], delta.gates,
-        sums.update, rows, tiles, sums.columns, RESET=reset is not None, **sizes,
+        now.mlp[-1], now.gates, gates_in, p.mlp_biases[-1], p.mlp_norm_weight, p.mlp_norm_bias,
+        delta.mlp[-1], delta.gates, sums.update, rows, tiles, sums.columns, RESET=reset is not None, **sizes,
     )  # fmt: skip
 
 
@@ -220,8 +219,7 @@ def residual_backward(carry, memory, now, p, spec, delta, sums: Sums) -> None:
     tiles, sizes = _tiles(rows, size)
     residual_backward_kernel[(min(PROGRAMS, tiles),)](
         memory, now.extra[1], delta.attended, delta.mlp[-1], carry.direct, p.attention_norm_weight,
-        sums.residual,
-        rows, tiles, sums.columns, F=size, SF=p.qkv_weight.shape[1], EPS=EPSILON, **sizes,
+        sums.residual, rows, tiles, sums.columns, F=size, SF=p.qkv_weight.shape[1], EPS=EPSILON, **sizes,
     )  # fmt: skip
 
 
