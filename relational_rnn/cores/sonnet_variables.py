@@ -25,7 +25,7 @@ Variables = dict[str, tuple[Callable[[Tensor], None], tuple[int, ...]]]
 
 
 def relational_memory_variables(core: RelationalMemory) -> Variables:
-    """ "linear/w", "layer_norm_1/gamma", "mlp/linear_0/b", ..., numbered as Sonnet's first step makes them."""
+    """ "linear/w", "layer_norm_1/gamma", "mlp/linear_0/b", ..., numbered as Sonnet's first step makes."""
     require(not core.output_gate, "output_gate", True, "False: Sonnet's RelationalMemory has no output gate")
     linears = [core.input_projection, *(block.qkv for block in core.blocks)]
     if core.gate_from_input is not None:

@@ -44,6 +44,8 @@ class Model:
     """Layers of the MLP after the attention."""
     forget_bias: float = 1.0
     """Constant added to the forget gates (RMC and LSTM)."""
+    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
+    """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
     head_layers: int = 4
     """ReLU layers between the core's last output and the logits."""
     head_units: int = 256
@@ -111,6 +113,7 @@ def build_core(core: str, model: Model, input_size: int) -> RecurrentCore:
         forget_bias=model.forget_bias,
         gate_style=model.gate_style,
         attention_mlp_layers=model.attention_mlp_layers,
+        backend=model.backend,
     )
 
 

@@ -36,8 +36,8 @@ from relational_rnn.kernels.norms_triton import (
 )
 from relational_rnn.kernels.rows_torch import EPSILON, Carry, finish  # noqa: F401
 
-TILE = 1024  # elements of a tile of rows
-SAMPLE_TILE = 2048  # elements of a tile of samples
+TILE, WIDE_TILE = 1024, 2048  # elements of a tile of rows; of rows of 1024 features and more
+SAMPLE_TILE = 1024  # elements of a tile of samples, where one sample is not more
 PROGRAMS = 528  # of a kernel that sums columns: 4 for each of an H200's multiprocessors
 
 
@@ -135,7 +135,7 @@ class Sums:
 def _tiles(rows: int, size: int) -> tuple[int, dict]:
     """(number of tiles, sizes of one) for tiles of whole rows, a warp to a row where rows are short."""
     width = triton.next_power_of_2(size)
-    per_tile = max(1, TILE // width)
+    per_tile = max(1, (TILE if width < 1024 else WIDE_TILE) // width)
     return triton.cdiv(rows, per_tile), dict(R=per_tile, FP=width, num_warps=min(16, max(4, width // 512)))
 
 
@@ -147,10 +147,10 @@ def _samples(memory: Tensor, inputs: Inputs, p, spec) -> tuple[int, dict]:
         NP=power(slots), HP=power(spec.num_heads), KP=power(spec.key_size), VP=power(spec.head_size)
     )
     elements = padded_sizes["NP"] * padded_sizes["HP"] * max(padded_sizes["KP"], padded_sizes["VP"])
-    samples = max(1, min(power(batch), SAMPLE_TILE // 2 // elements))
+    samples = max(1, min(power(batch), SAMPLE_TILE // elements))
     sizes = dict(N=slots, H=spec.num_heads, K=spec.key_size, V=spec.head_size, EPS=EPSILON, S=samples)
     widths = dict(SQ=p.qkv_weight.shape[0], SF=p.qkv_weight.shape[1], SI=inputs.normed.shape[-1])
-    warps = min(16, max(4, samples * elements // 512))
+    warps = 8 if samples * elements >= 1024 else 4
     return triton.cdiv(batch, samples), sizes | widths | padded_sizes | dict(num_warps=warps)
 
 
