@@ -201,7 +201,7 @@ def bench_training(name: str, workload: Workload, skip: set[str]) -> list[dict]:
     return rows
 
 
-def bench_full_step(skip: set[str]) -> list[dict]:
+def bench_full_step() -> list[dict]:
     """N-th farthest: data, forward, backward and Adam, as `rmc train` captures them."""
     from relational_rnn.experiments.nth_farthest import NthFarthestProblem, fast
     from relational_rnn.training.loop import Trainer
@@ -279,30 +279,33 @@ def main() -> None:
         parser.exit(
             2, "benchmarks/cores.py: no CUDA GPU here, and times of a CPU would mislead; allowed: a GPU\n"
         )
-    skip, rows, errors = set(options.without), [], {}
-    for name in options.only:
-        if name in WORKLOADS:
-            errors[name] = {p: check(WORKLOADS[name], p) for p in TOLERANCE}
-            if any(errors[name][p] > TOLERANCE[p] for p in TOLERANCE):
-                print(f"{name}: WRONG NUMBERS {errors[name]}; not timed")
-                continue
-            rows += bench_training(name, WORKLOADS[name], skip)
-        else:
-            rows += bench_full_step(skip) if name == "full-step" else bench_acting(skip)
+    gpu = torch.cuda.get_device_name()
+    today = date.today().isoformat()
+    output = options.output or RESULTS / f"cores_{today}_{gpu.lower().replace(' ', '-')}.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "command": "python benchmarks/cores.py",
-        "date": date.today().isoformat(),
+        "date": today,
         "commit": options.commit or commit(),
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": gpu,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "workloads": {name: asdict(w) for name, w in WORKLOADS.items()},
-        "errors": errors,
-        "rows": rows,
+        "errors": {},
+        "rows": [],
     }
-    gpu = torch.cuda.get_device_name().lower().replace(" ", "-")
-    output = options.output or RESULTS / f"cores_{date.today().isoformat()}_{gpu}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(result, indent=1) + "\n")
+    skip = set(options.without)
+    for name in options.only:
+        if name in WORKLOADS:
+            errors = result["errors"][name] = {p: check(WORKLOADS[name], p) for p in TOLERANCE}
+            if any(errors[p] > TOLERANCE[p] for p in TOLERANCE):
+                print(f"{name}: WRONG NUMBERS {errors}; not timed")
+                continue
+            result["rows"] += bench_training(name, WORKLOADS[name], skip)
+        else:
+            result["rows"] += bench_full_step() if name == "full-step" else bench_acting(skip)
+        output.write_text(
+            json.dumps(result, indent=1) + "\n"
+        )  # after each: a run cut short keeps what it has
     print(f"saved {output}")
 
 

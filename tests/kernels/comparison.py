@@ -8,12 +8,18 @@ from relational_rnn import RelationalMemory
 
 
 def build(config, *, inputs=5, device="cpu", seed=0):
-    """A core whose biases and norms are not at their trivial starting values."""
+    """A core whose biases and norms are not at their trivial starting values.
+
+    The MLP's units are pushed far to one side of zero or the other: rounding would flip the ReLU of one that
+    is close, and that moves a gradient by about the root of the rounding, in any implementation.
+    """
     torch.manual_seed(seed)
     core = RelationalMemory(inputs, **config, device=device)
     with torch.no_grad():
         for parameter in core.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
+        for layer in core.mlp[:-1]:
+            layer.bias.copy_(6 * torch.randn_like(layer.bias).sign())
     return core
 
 

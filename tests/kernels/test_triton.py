@@ -43,11 +43,7 @@ STEPS = {"long": 41, "recomputed": 13}
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_kernels_on_the_gpu(name, precision, monkeypatch):
-    """fp32: within 1e-5. tf32, bf16: outputs within 1e-3, 1e-2; gradients no worse than torch's own.
-
-    A gradient through ReLU units that rounding flips is off by about the root of the rounding, in any
-    implementation; kernels/README.md has the numbers.
-    """
+    """fp32: all within 1e-5. tf32, bf16: outputs within 1e-3, 5e-3; gradients too, or no worse than torch's."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
     core = build(CONFIGS[name], inputs=24, device="cuda")
@@ -62,9 +58,10 @@ def test_kernels_on_the_gpu(name, precision, monkeypatch):
     if precision == "fp32":
         assert max(ours.values()) < 1e-5, ours
         return
-    assert ours["output"] < {"tf32": 1e-3, "bf16": 1e-2}[precision]
+    limit = {"tf32": 1e-3, "bf16": 5e-3}[precision]
+    assert max(ours["output"], ours["final state"]) < limit
     for quantity, error in ours.items():
-        assert error < 1.5 * max(torchs[quantity], 1e-3 if precision == "tf32" else 5e-3), quantity
+        assert error < max(limit, torchs[quantity]), quantity
 
 
 @needs_gpu

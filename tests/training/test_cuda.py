@@ -16,7 +16,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def make(core="rmc", **training):
     base = smoke()
-    config = replace(base, core=core, training=replace(base.training, device="cuda", **training))
+    curriculum = replace(base.curriculum, threshold=1e-3)  # every interval opens the next stage
+    training = replace(base.training, device="cuda", **training)
+    config = replace(base, core=core, training=training, curriculum=curriculum)
     device = pick_device("cuda")
     return config, Trainer(NthFarthestProblem(config, device), config.training, device)
 
