@@ -95,7 +95,7 @@ def attend(memory: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need
         q, k, v = split_heads(torch.cat([project_qkv(rows, block), input_qkv], dim=-2), spec)
         if not last:
             rows = torch.cat([rows, input_rows], dim=-2)
-        elif not need_weights:
+        elif not need_weights and not _tiny(slots, k):
             q = q[..., :slots, :]  # nobody reads what the input rows would attend to
         share = (q * spec.scale @ k.transpose(-1, -2)).softmax(dim=-1)  # [B, H, N(+R), N+R]
         if need_weights:
@@ -111,6 +111,13 @@ def attend(memory: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need
         if not last:
             rows, input_rows = rows[..., :slots, :], rows[..., slots:, :]
     return rows, attention
+
+
+def _tiny(slots: int, k: Tensor) -> bool:
+    """torch multiplies batches of matrices on a CPU in a slow loop where one takes under 400 multiplications:
+    where leaving the input rows' queries out would fall below that, they are cheaper left in."""
+    rows, size = k.shape[-2:]
+    return k.device.type == "cpu" and slots * rows * size < 400 <= rows * rows * size
 
 
 def step(memory: Tensor, hidden: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need_weights=False):

@@ -43,7 +43,7 @@ STEPS = {"long": 41, "recomputed": 13}
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_kernels_on_the_gpu(name, precision, monkeypatch):
-    """fp32: all within 1e-5. tf32, bf16: outputs within 1e-3, 5e-3; gradients too, or no worse than torch's."""
+    """fp32: all within 1e-5. tf32, bf16: outputs within 1e-3, 5e-3; gradients too, or as torch's."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
     core = build(CONFIGS[name], inputs=24, device="cuda")
