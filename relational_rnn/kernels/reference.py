@@ -100,7 +100,7 @@ def attend(memory: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need
         share = (q * spec.scale @ k.transpose(-1, -2)).softmax(dim=-1)  # [B, H, N(+R), N+R]
         if need_weights:
             attention.append(share)
-        read = (share[..., : rows.shape[-2], :] @ v).transpose(-3, -2).flatten(-2)  # [B, N(+R), F]
+        read = (share @ v)[..., : rows.shape[-2], :].transpose(-3, -2).flatten(-2)  # [B, N(+R), F]
         shape = rows.shape[-1:]
         rows = F.layer_norm(
             rows + read, shape, block.attention_norm_weight, block.attention_norm_bias, EPSILON
