@@ -40,7 +40,7 @@ def findings():
         yield "cuda", f"none (torch is {built}); training runs on the CPU"
     yield "triton", _version("triton") + ("" if cuda else ", not usable without CUDA")
     fused = cuda and find_spec("triton") is not None
-    yield "backends", "reference, triton" if fused else "reference (pure torch; triton needs CUDA and Triton)"
+    yield "backends", "reference, torch, " + ("triton" if fused else "not triton (needs CUDA and Triton)")
     for extra, packages in EXTRAS.items():
         there = ", ".join(f"{package} {_version(package)}" for package in packages)
         yield f"[{extra}]", there

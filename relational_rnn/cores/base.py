@@ -90,6 +90,7 @@ class RecurrentCore(nn.Module):
             raise ValueError(
                 f"input has shape {list(x.shape)}; allowed: {axes}{wanted} or unbatched [T, {wanted}"
             )
+        self._check_dtype(x)
         restore = _Layout(batched=batched, batch_first=self.batch_first)
         if not batched:
             x = x.unsqueeze(1)
@@ -100,6 +101,11 @@ class RecurrentCore(nn.Module):
         if resets is not None:
             resets = self._checked_resets(resets, restore, x)
         return x, state, resets, restore
+
+    def _check_dtype(self, x: Tensor) -> None:
+        wanted = next(self.parameters()).dtype
+        if x.dtype != wanted and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"input has dtype {x.dtype}; allowed: {wanted}, that of the parameters")
 
     def _checked_state(self, state, batch_size, x):
         if state is None:
@@ -133,6 +139,7 @@ class RecurrentCore(nn.Module):
         data, sizes = packed.data, packed.batch_sizes.tolist()
         if tuple(data.shape[1:]) != self.input_shape:
             raise ValueError(f"packed input has shape {list(data.shape)}; allowed: [sum, {self.input_shape}]")
+        self._check_dtype(data)
         state = self._checked_state(state, sizes[0], data)
         if packed.sorted_indices is not None:
             state = map_state(lambda s: s.index_select(0, packed.sorted_indices), state)

@@ -173,7 +173,7 @@ class RelationalMemory(RecurrentCore):
 
     def _scan(self, x, state, resets, need_weights=False):
         """Time-major x -> (memories [T, B, N, F], trace)."""
-        weights = self.weights()
+        weights, state = self.weights(), state.to(self.input_projection.weight.dtype)
         backend = "reference" if need_weights else self.backend
         rows = op.choose(backend, state, x.shape[0], weights, self.input_rows or 1, self.recompute)
         if rows is None:

@@ -297,6 +297,7 @@ def _bad_calls():
     yield "state of the wrong kind", (x, (torch.zeros(2, 2, 4),)), {}, "tuple"
     yield "state on another device", (x, torch.zeros(2, 2, 4, device="meta")), {}, "on meta, the input on cpu"
     yield "integer state", (x, torch.zeros(2, 2, 4, dtype=torch.long)), {}, "int64"
+    yield "input of another dtype", (x.double(),), {}, "float64; allowed: torch.float32"
     yield "NaN in resets", (x,), dict(resets=torch.full((5, 2), math.nan)), "bool.*NaN.*float32"
     yield (
         "resets of the wrong shape",
@@ -388,3 +389,11 @@ def test_memory_and_inputs_need_not_be_contiguous(backend):
     core = RelationalMemory(3, 2, 4, 2, backend=backend)
     x, state = torch.randn(2, 6, 5)[..., 1:4].transpose(0, 1), torch.randn(8, 2, 2).permute(2, 1, 0)
     torch.testing.assert_close(core(x, state)[0], core(x.contiguous(), state.contiguous())[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_state_of_another_float_dtype_is_taken(backend):
+    core, x, state = RelationalMemory(3, 2, 4, backend=backend), torch.randn(4, 2, 3), torch.randn(2, 2, 4)
+    output, final = core(x, state.double())
+    torch.testing.assert_close(output, core(x, state)[0])
+    assert final.dtype == torch.float32
