@@ -1,0 +1,260 @@
+"""A corpus -> vocabulary.tsv, train.bin, valid.bin, test.bin and, last of all, prepared.json in a folder.
+
+Text is tokenised once. Workers take jobs of about 8 MB; each numbers the words of its job as they come,
+writes these numbers to a scratch file and hands back the words and their counts. When all counts are known
+the vocabulary is, and a table per job turns its numbers into ids: one pass over text, one over integers.
+
+prepared.json says what was asked for and of which files. While it is there the rest is whole; the next call
+that asks for the same returns at once.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from relational_rnn.tasks.text import reading
+from relational_rnn.tasks.text.corpora import SPLITS, Corpus
+from relational_rnn.tasks.text.reading import Piece, pieces, read
+from relational_rnn.tasks.text.token_file import (
+    flush,
+    open_tokens,
+    publish,
+    temporary,
+    token_dtype,
+    write_tokens,
+)
+from relational_rnn.tasks.text.tokenizers import TOKENIZERS
+from relational_rnn.tasks.text.vocabulary import UNK_ID, Vocabulary
+
+try:
+    import fcntl
+except ImportError:  # Windows: there, do not prepare one folder twice at the same time
+    fcntl = None
+
+FORMAT = 1
+SCRATCH, RECORD, VOCABULARY = "scratch.partial", "prepared.json", "vocabulary.tsv"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A vocabulary, and the ids of every split, mapped from disk."""
+
+    folder: Path
+    vocabulary: Vocabulary
+    tokens: dict[str, np.ndarray]
+
+
+def prepare(
+    corpus: Corpus,
+    folder: str | Path,
+    *,
+    max_size: int | None = 250_000,
+    min_count: int = 1,
+    tokenizer: str | None = None,
+    dtype: str | None = None,
+    workers: int = 2,
+) -> Prepared:
+    """Tokenise a corpus into a folder, or open what an earlier call with the same arguments left there.
+
+    `max_size` counts <unk> and <eos>; `tokenizer` is the corpus's own unless given; `dtype` is the smallest
+    that does. With more than one worker, a script must call this under `if __name__ == "__main__":`.
+    """
+    folder, tokenizer = Path(folder), tokenizer or corpus.tokenizer
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f"tokenizer={tokenizer!r} is not allowed; allowed: {', '.join(TOKENIZERS)}")
+    if workers < 1:
+        raise ValueError(f"workers={workers} is not allowed; allowed: 1 or more")
+    token_dtype(2, dtype)
+    Vocabulary.from_counts([], max_size=max_size, min_count=min_count)  # complains now, not in an hour
+    request = {
+        "format": FORMAT,
+        "corpus": corpus.name,
+        "vocabulary_splits": list(corpus.vocabulary_splits),
+        "rules": {"tokenizer": tokenizer, "max_size": max_size, "min_count": min_count, "dtype": dtype},
+        "files": {
+            split: [_identity(path, corpus.folder) for path in corpus.files[split]] for split in SPLITS
+        },
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with _exclusive(folder):
+        if (folder / RECORD).is_file() and _record(folder).get("request") == request:
+            return open_prepared(folder)
+        scratch = folder / SCRATCH
+        shutil.rmtree(scratch, ignore_errors=True)  # of a call that was killed
+        scratch.mkdir()
+        try:
+            vocabulary, counts = _prepare(corpus, scratch, tokenizer, max_size, min_count, dtype, workers)
+            # Between the old record's end and the new one's beginning the folder counts as unprepared.
+            (folder / RECORD).unlink(missing_ok=True)
+            flush(folder)
+            for name in (VOCABULARY, *(f"{split}.bin" for split in SPLITS)):
+                (scratch / name).replace(folder / name)
+            flush(folder)
+            record = {"request": request, "vocabulary": vocabulary.hash.hex(), "tokens": counts}
+            temporary(folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+            publish(folder / RECORD)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return open_prepared(folder)
+
+
+def open_prepared(folder: str | Path) -> Prepared:
+    """What `prepare` left in a folder; a ValueError if it is not whole."""
+    folder = Path(folder)
+    if not (folder / RECORD).is_file():
+        raise ValueError(
+            f"{folder} is not prepared: it has no {RECORD}; allowed: a folder that prepare() finished"
+        )
+    record = _record(folder)
+    if not (folder / VOCABULARY).is_file():
+        raise ValueError(f"{folder} lacks {VOCABULARY}; delete {folder / RECORD} and prepare it again")
+    vocabulary = Vocabulary.load(folder / VOCABULARY)
+    if vocabulary.hash.hex() != record["vocabulary"]:
+        raise ValueError(
+            f"{folder / VOCABULARY} is not the one {RECORD} names; delete that and prepare again"
+        )
+    tokens = {split: open_tokens(folder / f"{split}.bin", vocabulary) for split in SPLITS}
+    for split, ids in tokens.items():
+        if len(ids) != record["tokens"][split]:
+            wanted = record["tokens"][split]
+            raise ValueError(
+                f"{folder / split}.bin has {len(ids)} tokens; allowed: {wanted}, as {RECORD} says"
+            )
+    return Prepared(folder, vocabulary, tokens)
+
+
+def _identity(path: Path, folder: Path) -> list:
+    """Name, size and time of change: a file that differs in none of them is not read again."""
+    status = path.stat()
+    return [path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns]
+
+
+def _record(folder: Path) -> dict:
+    path = folder / RECORD
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}; delete it and prepare again") from error
+    if not isinstance(record, dict) or not {"request", "vocabulary", "tokens"} <= record.keys():
+        raise ValueError(f"{path} was not written by this program; delete it and prepare again")
+    return record
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """One preparation of a folder at a time: the other ranks of a job wait, then find it done."""
+    with (folder / ".lock").open("w") as handle:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # ends with the process, however that ends
+        yield
+
+
+# ------------------------------------------------------------------ the work
+
+
+class _Job(NamedTuple):
+    split: str
+    pieces: list[Piece]
+    tokenizer: str
+    scratch: Path
+
+
+class _Scan(NamedTuple):
+    words: str  # one per line, in the order of their numbers
+    counts: np.ndarray  # of each word
+
+
+def _prepare(corpus, scratch, tokenizer, max_size, min_count, dtype, workers) -> tuple[Vocabulary, dict]:
+    jobs = [
+        _Job(split, batch, tokenizer, scratch / f"{split}-{number}")
+        for split in SPLITS
+        for number, batch in enumerate(_batches(corpus.kind, corpus.files[split]))
+    ]
+    # Every word of the corpus has one index; counts are those of the vocabulary's splits.
+    index: defaultdict[str, int] = defaultdict(count().__next__)
+    counts = np.zeros(1 << 16, np.int64)
+    indices, totals = [], dict.fromkeys(SPLITS, 0)
+    for job, scan in zip(jobs, _scans(jobs, workers), strict=True):
+        words = scan.words.split("\n") if scan.words else []
+        where = np.fromiter(map(index.__getitem__, words), np.uint32, len(words))
+        if len(index) > len(counts):
+            counts = np.concatenate([counts, np.zeros(len(index), np.int64)])
+        if job.split in corpus.vocabulary_splits:
+            counts[where] += scan.counts  # no index occurs twice in a job
+        totals[job.split] += int(scan.counts.sum())
+        indices.append(where)
+    for split, total in totals.items():
+        if total == 0:
+            raise ValueError(f"{corpus.folder}: the split {split!r} holds no text")
+
+    pairs = ((word, n) for word, n in zip(index, counts.tolist(), strict=False) if n)
+    vocabulary = Vocabulary.from_counts(pairs, max_size=max_size, min_count=min_count)
+    token_dtype(len(vocabulary), dtype)
+    ids = np.full(len(index), UNK_ID, np.uint32)
+    for number, word in enumerate(vocabulary.words):
+        if (at := index.get(word)) is not None:
+            ids[at] = number
+
+    vocabulary.save(scratch / VOCABULARY)
+    for split in SPLITS:
+        blocks = (
+            ids[where][np.fromfile(job.scratch, np.uint32)]
+            for job, where in zip(jobs, indices, strict=True)
+            if job.split == split
+        )
+        write_tokens(scratch / f"{split}.bin", blocks, vocabulary, dtype)
+    return vocabulary, totals
+
+
+def _batches(kind: reading.Kind, paths: Iterable[Path]) -> Iterator[list[Piece]]:
+    """Pieces in their order, put together to about a block of bytes: a book alone is too little work."""
+    batch, size = [], 0
+    for piece in (piece for path in paths for piece in pieces(kind, path, reading.BLOCK)):
+        if batch and size + piece.stop - piece.start > reading.BLOCK:
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += piece.stop - piece.start
+    yield batch
+
+
+def _scans(jobs: list[_Job], workers: int) -> Iterator[_Scan]:
+    """The jobs' results in the jobs' order."""
+    if min(workers, len(jobs)) == 1:
+        yield from map(_scan, jobs)
+        return
+    # Not fork: the caller may have torch's threads running.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
+    try:
+        yield from pool.map(_scan, jobs)
+    finally:
+        pool.shutdown(cancel_futures=True)  # an error in one job: do not wait for those not begun
+
+
+def _scan(job: _Job) -> _Scan:
+    tokenize = TOKENIZERS[job.tokenizer]
+    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next number, in C
+    counts = np.zeros(0, np.int64)
+    with job.scratch.open("wb") as file:
+        for piece in job.pieces:
+            for text in read(piece):
+                words = tokenize(text)
+                block = np.fromiter(map(numbers.__getitem__, words), np.uint32, len(words))
+                block.tofile(file)
+                new = np.bincount(block, minlength=len(numbers))
+                new[: len(counts)] += counts
+                counts = new
+    return _Scan("\n".join(numbers), counts)
