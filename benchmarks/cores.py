@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import json
 import platform
 import statistics
@@ -243,12 +244,18 @@ def bench_acting(skip: set[str]) -> list[dict]:
                 continue
             state = core.initial_state(batch)
 
-            def act(precision, core=core, x=x, state=state):
+            def act(precision, core=core, x=x, state=state, more=()):
                 with torch.no_grad(), Precision(precision):
-                    core.step(x, state)
+                    core.step(x, state, *more)
 
             rows.append({"workload": f"acting, batch {batch}", "row": row} | measure(core, act, "bf16"))
             show(rows[-1])
+            if row == "ours":
+                with torch.no_grad(), Precision("bf16"):
+                    folded = core.fold()
+                timed = measure(core, functools.partial(act, more=(folded,)), "bf16")
+                rows.append({"workload": f"acting, batch {batch}", "row": "ours, folded"} | timed)
+                show(rows[-1])
     return rows
 
 

@@ -140,7 +140,8 @@ class RelationalMemory(RecurrentCore):
         memory = torch.eye(self.mem_slots, self.slot_size, **options).expand(batch_size, -1, -1).contiguous()
         return (memory, memory.tanh()) if self.output_gate else memory
 
-    def step(self, x: Tensor, state):
+    def step(self, x: Tensor, state, folded: op.Folded | None = None):
+        """As every core's step; `folded` spares what depends on the weights alone (see `fold`)."""
         features = len(self.input_shape)
         if x.dim() != features + 1 or tuple(x.shape[-features:]) != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
@@ -149,8 +150,26 @@ class RelationalMemory(RecurrentCore):
             memory, gates, _ = reference.step(*state, self.project_inputs(x), self.weights(), self.spec)
             hidden = gates[2] * memory.tanh()
             return hidden.flatten(1), (memory, hidden)
-        memories, _ = self._scan(x.unsqueeze(0), state, None)
+        memories, _ = self._scan(x.unsqueeze(0), state, None, folded=folded)
         return memories[0].flatten(1), memories[0]
+
+    def fold(self) -> op.Folded | None:
+        """The weights multiplied out and cast, to take many steps with: `step(x, state, folded)`.
+
+        They do not follow the parameters: fold again after an update. None where there is nothing to gain.
+        """
+        if self.output_gate:
+            return None
+        weights = self.weights()
+        rows = op.choose(
+            self.backend, self.initial_state(1), 1, weights, self.input_rows or 1, self.recompute
+        )
+        return None if rows is None else self._fold(weights, rows).copied()
+
+    def _fold(self, weights: Weights, rows) -> op.Folded:
+        bias = None if self.gate_from_memory is None else self._gate_bias()
+        linears = self.input_projection, self.blocks[0].qkv, self.gate_from_input
+        return op.fold(*linears, bias, weights, rows)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
@@ -171,7 +190,7 @@ class RelationalMemory(RecurrentCore):
         trace = Trace(*(None if part is None else restore(part) for part in trace))
         return restore(memories.flatten(2)), restore.state(memories[-1]), trace
 
-    def _scan(self, x, state, resets, need_weights=False):
+    def _scan(self, x, state, resets, need_weights=False, folded=None):
         """Time-major x -> (memories [T, B, N, F], trace)."""
         weights, state = self.weights(), state.to(self.input_projection.weight.dtype)
         backend = "reference" if need_weights else self.backend
@@ -181,11 +200,8 @@ class RelationalMemory(RecurrentCore):
             inputs = self._inputs_step_by_step(x) if self.backend == "reference" else self.project_inputs(x)
             return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights)
         x = x if self.input_rows is None else x.squeeze(-2)
-        bias = None if self.gate_from_memory is None else self._gate_bias()
-        qkv, gates = op.input_products(
-            x, self.input_projection, self.blocks[0].qkv, self.gate_from_input, bias, rows
-        )
-        return op.scan(state, qkv, gates, weights, self.spec, resets, rows, self.recompute), None
+        folded = folded or self._fold(weights, rows)
+        return op.scan(x, state, folded, self.spec, resets, self.recompute), None
 
     def _inputs_step_by_step(self, x: Tensor) -> InputRows:
         """As project_inputs, but so that `forward` is a loop over `step` to the last bit."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -73,59 +74,72 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
-def input_products(x: Tensor, projection, qkv, gate, gate_bias: Tensor | None, rows: ModuleType):
-    """The input's qkv [T, B, Q] (before its norm) and gates [T, B, 2G], as wide as `rows` wants them.
+class Folded(NamedTuple):
+    """All that a call computes from the weights alone: multiplied out, cast and widened."""
 
-    Both are linear in the projected input, which is linear in x: where x is the narrower, multiplying the
-    weights first, once, spares multiplying every projected row.
-    """
+    rows: ModuleType  # the row functions it was made for
+    projection: tuple[Tensor, Tensor] | None  # of the input, where it is not multiplied into the next two
+    qkv: tuple[Tensor, Tensor]  # weight and bias of the input's queries, keys and values
+    gates: tuple[Tensor, Tensor] | None  # of the input's share of the gates
+    matrices: list[Tensor]  # as Parameters.matrices
+    vectors: list[Tensor]  # as Parameters.vectors
+
+    def copied(self) -> Folded:
+        """With no tensor that is still a parameter's own."""
+        matrices, vectors = ([t.clone() for t in group] for group in (self.matrices, self.vectors))
+        return self._replace(matrices=matrices, vectors=vectors)
+
+
+def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows: ModuleType) -> Folded:
+    """The input's products are linear in the projected input, which is linear in x: where x is the narrower,
+    multiplying the weights once spares multiplying every projected row."""
     kind = compute_dtype(qkv.weight)
-    fold = projection.in_features <= projection.out_features
-    source = x if fold else projection(x)
+    narrow = projection.in_features <= projection.out_features
 
-    def product(weight: Tensor, bias: Tensor) -> Tensor:
-        if fold:
-            with torch.autocast(x.device.type, enabled=False):
-                weight, bias = weight @ projection.weight, weight @ projection.bias + bias
+    def product(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        if narrow:
+            weight, bias = weight @ projection.weight, weight @ projection.bias + bias
         wider = rows.padded(weight.shape[0], kind) - weight.shape[0]
         if wider:
             weight, bias = F.pad(weight, (0, 0, 0, wider)), F.pad(bias, (0, wider))
-        return F.linear(source, weight, bias)
+        return weight.to(kind), bias.to(kind)
 
-    gates = None if gate is None else product(gate.weight, gate.bias + gate_bias)
-    return product(qkv.weight, qkv.bias), gates
+    block = weights.blocks[0]
+    gate_weight = [] if weights.gate_weight is None else [weights.gate_weight]
+    state_dtype = torch.float32 if qkv.weight.dtype in LOW_PRECISION else qkv.weight.dtype
+    with torch.autocast(qkv.weight.device.type, enabled=False):
+        return Folded(
+            rows,
+            None if narrow else (projection.weight.to(kind), projection.bias.to(kind)),
+            product(qkv.weight, qkv.bias),
+            None if gate is None else product(gate.weight, gate.bias + gate_bias),
+            [m.to(kind).contiguous() for m in (block.qkv_weight, *(w for w, _ in weights.mlp), *gate_weight)],
+            [v.to(state_dtype).contiguous() for v in (*block[1:], *(b for _, b in weights.mlp))],
+        )
 
 
 def scan(
-    memory: Tensor,
-    qkv_in: Tensor,
-    gates_in: Tensor | None,
-    weights: Weights,
-    spec: Spec,
-    resets: Tensor | None,
-    rows: ModuleType,
-    recompute: bool = False,
+    x: Tensor, memory: Tensor, folded: Folded, spec: Spec, resets: Tensor | None, recompute: bool
 ) -> Tensor:
-    """memory [B, N, F] and input products -> memories after each step [T, B, N, F]; see
-    recurrence.forward."""
-    wanted = memory.dtype
-    memory = memory.float() if wanted in LOW_PRECISION else memory
-    block, kind = weights.blocks[0], compute_dtype(weights.blocks[0].qkv_weight)
-    gate = [] if weights.gate_weight is None else [weights.gate_weight]
-    matrices = [m.to(kind) for m in (block.qkv_weight, *(w for w, _ in weights.mlp), *gate)]
-    vectors = [v.to(memory.dtype) for v in (*block[1:], *(b for _, b in weights.mlp))]
-    tensors = [memory, qkv_in, *([] if gates_in is None else [gates_in]), *matrices, *vectors]
+    """x [T, B, input_size], memory [B, N, F] -> memories after each step [T, B, N, F]."""
+    wanted, kind = memory.dtype, folded.qkv[0].dtype
+    memory = memory.to(folded.vectors[0].dtype)
+    with torch.autocast(x.device.type, enabled=False):
+        x = x.to(kind) if folded.projection is None else F.linear(x.to(kind), *folded.projection)
+        qkv_in = F.linear(x, *folded.qkv)
+        gates_in = None if folded.gates is None else F.linear(x, *folded.gates)
+    tensors = [memory, qkv_in, *([] if gates_in is None else [gates_in]), *folded.matrices, *folded.vectors]
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     memories, *_ = _scan(
         memory.contiguous(),
-        qkv_in.to(kind).contiguous(),
-        None if gates_in is None else gates_in.to(kind).contiguous(),
+        qkv_in.contiguous(),
+        None if gates_in is None else gates_in.contiguous(),
         None if resets is None else resets.contiguous(),
-        [m.contiguous() for m in matrices],
-        [v.contiguous() for v in vectors],
+        folded.matrices,
+        folded.vectors,
         *_numbers(spec),
         keep and not recompute,
-        rows is not rows_torch,
+        folded.rows is not rows_torch,
     )
     return memories.to(wanted)
 

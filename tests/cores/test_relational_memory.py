@@ -362,14 +362,11 @@ def test_operators_pass_torchs_own_checks():
 
     core = RelationalMemory(3, 2, 4, 2)
     x, memory, weights = torch.randn(3, 2, 3), core.initial_state(2), core.weights()
-    qkv, gates = op.input_products(
-        x, core.input_projection, core.blocks[0].qkv, core.gate_from_input, core._gate_bias(), rows_torch
-    )
-    block, numbers = weights.blocks[0], op._numbers(core.spec)
-    matrices = [block.qkv_weight, *(w for w, _ in weights.mlp), weights.gate_weight]
-    vectors = [*block[1:], *(b for _, b in weights.mlp)]
-    leaves = [[t.detach().requires_grad_() for t in group] for group in (matrices, vectors)]
-    arguments = (memory, qkv.detach().requires_grad_(), gates.detach(), torch.rand(3, 2) < 0.5, *leaves)
+    folded = core._fold(weights, rows_torch)
+    qkv, gates = (torch.nn.functional.linear(x, *part).detach() for part in (folded.qkv, folded.gates))
+    leaves = [[t.detach().requires_grad_() for t in group] for group in (folded.matrices, folded.vectors)]
+    arguments = (memory, qkv.requires_grad_(), gates, torch.rand(3, 2) < 0.5, *leaves)
+    numbers = op._numbers(core.spec)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
     torch.library.opcheck(op._scan, (*arguments, *numbers, True, False), test_utils=tests)
 
@@ -397,3 +394,16 @@ def test_a_state_of_another_float_dtype_is_taken(backend):
     output, final = core(x, state.double())
     torch.testing.assert_close(output, core(x, state)[0])
     assert final.dtype == torch.float32
+
+
+@pytest.mark.parametrize("inputs", [3, 20])  # narrower and wider than a slot: multiplied out, or not
+def test_folded_weights_take_the_same_steps_until_the_weights_change(inputs):
+    core = RelationalMemory(inputs, 2, 4, 2, backend="torch")
+    x, state = torch.randn(5, inputs), core.initial_state(5)
+    with torch.no_grad():
+        folded, expected = core.fold(), core.step(x, state)[0]
+        assert torch.equal(core.step(x, state, folded)[0], expected)
+        core.mlp[0].weight += 1
+        assert torch.equal(core.step(x, state, folded)[0], expected)
+        assert not torch.equal(core.step(x, state, core.fold())[0], expected)
+    assert RelationalMemory(inputs, 2, 4, 2, backend="reference").fold() is None
