@@ -14,7 +14,10 @@ from pathlib import Path
 
 from relational_rnn.cli import UsageError
 
-EXPERIMENTS = {"nth-farthest": "relational_rnn.experiments.nth_farthest"}
+EXPERIMENTS = {
+    "nth-farthest": "relational_rnn.experiments.nth_farthest",
+    "lte": "relational_rnn.experiments.table1_lte",
+}
 HELP = """\
 usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
        rmc train EXPERIMENT [--preset NAME] --help     every option, with the preset's values
@@ -42,16 +45,22 @@ def main(arguments: list[str]) -> int:
     config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")
     if run is None:
         moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-        run = f"runs/{name}/{preset}-{config.core}-seed{config.training.seed}-{moment}"
+        what = f"{config.task}-{config.core}" if isinstance(config.task, str) else config.core
+        run = f"runs/{name}/{preset}-{what}-seed{config.training.seed}-{moment}"
+    return start(name, preset, config, Path(run))
 
+
+def start(name: str, preset: str, config, path: Path) -> int:
+    """Train in a new run folder."""
     from relational_rnn.training.config import to_dict
     from relational_rnn.training.run_folder import RunFolder
 
     with user_errors():
-        trainer = make_trainer(experiment, config)  # before the folder: a wrong size leaves nothing behind
-        trainer.run_folder = RunFolder.create(Path(run), name, preset, to_dict(config))
+        # Before the folder: a wrong size leaves nothing behind.
+        trainer = make_trainer(load_experiment(name), config)
+        trainer.run_folder = RunFolder.create(path, name, preset, to_dict(config))
     with contextlib.closing(trainer.run_folder):
-        print(f"run folder: {run}", flush=True)
+        print(f"run folder: {path}", flush=True)
         trainer.save()  # step 0: from here on the run can always be resumed
         return train(trainer)
 
