@@ -13,15 +13,16 @@ usage: rmc COMMAND ...
   rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--help] [--any.option VALUE ...]
   rmc train --resume FOLDER     continue a run that was stopped
   rmc eval FOLDER               score a run's newest weights on fresh samples
+  rmc reproduce table1          train what is missing of a table of the paper, then print it
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
   rmc record GAME PATH          a film of a random player, .gif or .mp4
   rmc bench                     the core's speed on this machine's GPU; needs the repository
 
-experiments: nth-farthest
+experiments: nth-farthest, lte
 """
-COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench")
+COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench", "reproduce")
 
 
 def main(arguments: list[str] | None = None) -> int:

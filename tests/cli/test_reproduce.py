@@ -1,0 +1,180 @@
+"""Learning to execute on the command line: single runs, and table 1 from many."""
+
+import json
+import signal
+
+import pytest
+
+from relational_rnn.analysis import table1
+from relational_rnn.cli.__main__ import main
+from relational_rnn.cli.train import load_experiment, make_trainer, parse
+from relational_rnn.training.config import to_dict
+from relational_rnn.training.run_folder import RunFolder
+from tests.cli.test_cli import outcome, refused, rmc, snapshot, wait_for
+
+SMOKE = ["train", "lte", "--preset", "smoke"]
+TABLE = ["reproduce", "table1", "--preset", "smoke"]
+
+
+def read(runs):
+    """The saved cells by (task, core)."""
+    table = json.loads((runs / "table1.json").read_text())
+    return {(cell["task"], cell["core"]): cell for cell in table["cells"]}
+
+
+def stopped_run(path, core, task, until):
+    """A run folder as a stopped process leaves it."""
+    experiment = load_experiment("lte")
+    config = parse(experiment.smoke, ["--core", core, "--task", task], "test")
+    trainer = make_trainer(experiment, config)
+    trainer.run_folder = RunFolder.create(path, "lte", "smoke", to_dict(config))
+    trainer.run(until=until)
+    trainer.save()
+    trainer.run_folder.close()
+
+
+# ------------------------------------------------------------------ rmc train lte
+
+
+@pytest.mark.parametrize("core", ["rmc", "lstm", "entnet", "dnc"])
+def test_train_and_eval(tmp_path, capsys, core):
+    run = tmp_path / "run"
+    assert main([*SMOKE, "--core", core, "--task", "reverse", "--run", str(run)]) == 0
+    assert "done: eval_accuracy" in capsys.readouterr().out
+    last = RunFolder.open(run).metrics()[-1]
+    assert main(["eval", str(run), "--device", "cpu"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert (scores["accuracy"], scores["solved"]) == (last["eval_accuracy"], last["eval_solved"])
+
+
+def test_default_run_folder_names_the_task(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SMOKE, "--training.steps", "5", "--task", "double"]) == 0
+    (run,) = (tmp_path / "runs" / "lte").iterdir()
+    assert run.name.startswith("smoke-double-rmc-seed0-")
+
+
+def test_a_killed_process_resumes_exactly(tmp_path):
+    long = ["--training.steps", "400", "--core", "entnet"]
+    assert main([*SMOKE, *long, "--run", str(tmp_path / "whole")]) == 0
+    run = tmp_path / "run"
+    process = rmc(*SMOKE, *long, "--run", run)
+    wait_for(lambda: any(run.glob("checkpoints/step-*[1-9]*")), process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert main(["train", "--resume", str(run)]) == 0
+    assert outcome(run) == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([*SMOKE, "--task", "sort"], ["'sort'", "addition", "double"]),
+        ([*SMOKE, "--task", "copy", "--nest", "2"], ["nest=2", "copy has no programs to nest"]),
+        ([*SMOKE, "--length", "0"], ["length=0", "1 or more"]),
+        ([*SMOKE, "--core", "gru"], ["'gru'", "entnet"]),
+        ([*SMOKE, "--rmc.mem-slots", "3"], ["total_units=32", "mem_slots x num_heads = 6"]),
+        ([*SMOKE, "--mem-slots", "3"], ["'--mem-slots'", "perhaps --rmc.mem-slots"]),
+        (["train", "lte", "--preset", "quick"], ["'quick'", "paper, fast, nest3, smoke"]),
+        (["reproduce", "table2"], ["'table2'", "table1"]),
+        ([*TABLE, "--tasks", "copy,sort"], ["--tasks 'sort'", "addition, control, program, copy"]),
+        ([*TABLE, "--cores", "gru"], ["--cores 'gru'", "rmc, lstm, entnet, dnc"]),
+        ([*TABLE, "--task", "copy"], ["--task is not allowed", "--tasks"]),
+        ([*TABLE, "--model.depth", "3"], ["'--model.depth'"]),
+        ([*TABLE, "--nest", "2"], ["nest=2", "copy has no programs to nest"]),
+        (["reproduce", "table1", "--preset", "quick"], ["'quick'", "paper, fast, nest3, smoke"]),
+        (["reproduce", "table1", "--table-only", "--runs", "missing"], ["missing does not exist"]),
+        (["reproduce", "table1", "--table-only", "--length", "3"], ["--table-only", "'--length'"]),
+    ],
+    ids=lambda value: " ".join(value[-2:]),
+)
+def test_wrong_arguments(tmp_path, monkeypatch, capsys, arguments, parts):
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, arguments, *parts)
+    assert not any(tmp_path.iterdir())  # nothing was made
+
+
+# ------------------------------------------------------------------ rmc reproduce table1
+
+
+def test_help(capsys):
+    assert main(["reproduce", "--help"]) == 0
+    assert "usage: rmc reproduce table1" in capsys.readouterr().out
+
+
+def test_missing_cells_run_stopped_ones_resume_finished_ones_stay(tmp_path, capsys):
+    runs, whole = tmp_path / "runs", tmp_path / "whole"
+    some = ["--runs", str(runs), "--tasks", "copy", "--cores", "rmc,entnet"]
+    stopped_run(runs / "copy-rmc", "rmc", "copy", 13)
+    assert main(["reproduce", "table1", "--table-only", "--runs", str(runs)]) == 0
+    said = capsys.readouterr().out
+    assert "at step 10 of 40" in said
+    assert said.count("not run") == 23
+    cells = read(runs)
+    assert cells["copy", "rmc"]["status"] == "stopped"
+    assert "accuracy" not in cells["copy", "rmc"]
+
+    assert main([*TABLE, *some]) == 0
+    said = capsys.readouterr().out
+    assert "0 of 2 runs are finished" in said
+    assert "resuming" in said
+    assert main([*SMOKE, "--run", str(whole)]) == 0  # copy, rmc
+    assert outcome(runs / "copy-rmc") == outcome(whole)
+    finished = {core: snapshot(runs / f"copy-{core}") for core in ("rmc", "entnet")}
+
+    assert main([*TABLE, *some]) == 0
+    assert "2 of 2 runs are finished" in capsys.readouterr().out
+    assert {core: snapshot(runs / f"copy-{core}") for core in finished} == finished
+
+    cells = read(runs)
+    assert len(cells) == 24
+    cell, last = cells["copy", "rmc"], RunFolder.open(whole).metrics()[-1]
+    assert cell["accuracy"] == last["eval_accuracy"]
+    assert (cell["status"], cell["samples"], cell["paper_accuracy"]) == ("finished", 640, 1.0)
+    assert cells["program", "rmc"] == {
+        "task": "program",
+        "core": "rmc",
+        "paper_accuracy": 0.79,
+        "status": "not run",
+    }
+    page = (runs / "table1.md").read_text()
+    assert "not run (79.0)" in page
+    assert f"{100 * last['eval_accuracy']:.1f}* (100.0)" in page  # length 2 is not the paper's
+    assert "cannot be compared" in page
+    assert page.count("| copy-") == 2
+
+
+def test_a_run_of_other_settings_is_refused_before_anything_starts(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    stopped_run(runs / "double-rmc", "rmc", "double", 0)
+    before = snapshot(runs)
+    some = ["--runs", runs, "--tasks", "copy,double", "--cores", "rmc"]
+    refused(capsys, [*TABLE, *some, "--training.seed", "3"], runs / "double-rmc", "training.seed is 0, not 3")
+    for path in (runs / "double-rmc" / "checkpoints").iterdir():
+        path.unlink()
+    refused(capsys, [*TABLE, *some], runs / "double-rmc", "has no checkpoint")
+    (runs / "copy-rmc").mkdir()
+    refused(capsys, [*TABLE, *some], "not a whole run folder")
+    assert set(before) > set(snapshot(runs))  # only what this test removed is gone
+
+
+def test_ctrl_c_ends_the_whole_table(tmp_path):
+    runs = tmp_path / "runs"
+    long = ["--tasks", "copy", "--cores", "entnet,lstm", "--training.steps", "1000000"]
+    process = rmc(*TABLE, "--runs", runs, *long)
+    wait_for(lambda: any(runs.glob("copy-entnet/checkpoints/step-*[1-9]*")), process)
+    process.send_signal(signal.SIGINT)
+    said, wrong = process.communicate(timeout=60)
+    assert process.returncode == 130, wrong
+    assert "Traceback" not in wrong
+    assert "of 1000000; resume with" in said
+    assert not (runs / "copy-lstm").exists()
+    assert read(runs)["copy", "entnet"]["status"] == "stopped"
+
+
+def test_cells_in_words():
+    assert table1.shown({"status": "not run"}) == "not run"
+    assert table1.shown({"status": "finished", "accuracy": 0.9987}) == "99.9"
+    stopped = {"status": "stopped", "step": 5, "steps": 9}
+    assert table1.shown(stopped) == "at step 5 of 9"
+    assert table1.shown({**stopped, "accuracy": 0.5}) == "50.0 at step 5 of 9"
