@@ -10,6 +10,7 @@ that asks for the same returns at once.
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import shutil
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ from relational_rnn.tasks.text.token_file import (
     token_dtype,
     write_tokens,
 )
-from relational_rnn.tasks.text.tokenizers import TOKENIZERS
+from relational_rnn.tasks.text.tokenizers import TOKENIZERS, chunks
 from relational_rnn.tasks.text.vocabulary import UNK_ID, Vocabulary
 
 try:
@@ -232,12 +233,14 @@ def _batches(kind: reading.Kind, paths: Iterable[Path]) -> Iterator[list[Piece]]
 
 def _scans(jobs: list[_Job], workers: int) -> Iterator[_Scan]:
     """The jobs' results in the jobs' order."""
-    if min(workers, len(jobs)) == 1:
+    size = sum(piece.stop - piece.start for job in jobs for piece in job.pieces)
+    if workers == 1 or size < 4 * reading.BLOCK:  # less than a second's work: starting workers takes as long
         yield from map(_scan, jobs)
         return
     # Not fork: the caller may have torch's threads running.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
+    # Workers make no reference cycles, but lists enough for the collector to look for some all the time.
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=gc.disable)
     try:
         yield from pool.map(_scan, jobs)
     finally:
@@ -245,16 +248,25 @@ def _scans(jobs: list[_Job], workers: int) -> Iterator[_Scan]:
 
 
 def _scan(job: _Job) -> _Scan:
-    tokenize = TOKENIZERS[job.tokenizer]
-    numbers: defaultdict[str, int] = defaultdict(count().__next__)  # a new word gets the next number, in C
-    counts = np.zeros(0, np.int64)
-    with job.scratch.open("wb") as file:
-        for piece in job.pieces:
-            for text in read(piece):
-                words = tokenize(text)
-                block = np.fromiter(map(numbers.__getitem__, words), np.uint32, len(words))
-                block.tofile(file)
-                new = np.bincount(block, minlength=len(numbers))
-                new[: len(counts)] += counts
-                counts = new
-    return _Scan("\n".join(numbers), counts)
+    # A new key gets the next number. This runs in C, as do all loops over text here.
+    chunk_numbers: defaultdict[str, int] = defaultdict(count().__next__)
+    word_numbers: defaultdict[str, int] = defaultdict(count().__next__)
+    read_chunks = []
+    for piece in job.pieces:
+        for text in read(piece):
+            found = chunks(text)
+            read_chunks.append(np.fromiter(map(chunk_numbers.__getitem__, found), np.uint32, len(found)))
+    chunk = np.concatenate(read_chunks)  # [chunks read]
+
+    # Every different chunk c is the words words[starts[c]], ..., sizes[c] of them.
+    parts = list(map(TOKENIZERS[job.tokenizer], chunk_numbers))
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    words = np.fromiter(map(word_numbers.__getitem__, chain.from_iterable(parts)), np.uint32, sizes.sum())
+    starts = np.cumsum(sizes) - sizes
+
+    size = sizes[chunk]
+    at = np.repeat(starts[chunk] - (np.cumsum(size) - size), size)  # [words read]
+    at += np.arange(len(at))
+    numbers = words[at]
+    numbers.tofile(job.scratch)
+    return _Scan("\n".join(word_numbers), np.bincount(numbers, minlength=len(word_numbers)))

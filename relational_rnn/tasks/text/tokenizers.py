@@ -1,6 +1,7 @@
 """Text -> words. Every line end becomes `<eos>`; whether a line is a paragraph, the reader decides.
 
-Whole blocks of text go through one call of a C function each: no Python runs per word.
+Text is split at white space first, and what that gives is taken apart on its own. So a preparation has to
+take apart each different chunk only once: in 8 MB of English, one in fifteen.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ UNK, EOS = "<unk>", "<eos>"
 _WORD = re.compile(r"<eos>|[^\W_]+(?:['\u2019][^\W_]+)*|[^\w\s]")
 
 
-def whitespace(text: str) -> list[str]:
-    """For text that is tokenised already, as WikiText is: split at white space."""
+def chunks(text: str) -> list[str]:
     return text.replace("\n", f" {EOS} ").split()
 
 
-def words(text: str) -> list[str]:
+def whole(chunk: str) -> list[str]:
+    """For text that is tokenised already, as WikiText is: words are what stands between white space."""
+    return [chunk]
+
+
+def parts(chunk: str) -> list[str]:
     """For plain text: words with their case, punctuation and hyphens apart."""
-    return _WORD.findall(text.replace("\n", f" {EOS} "))
+    return _WORD.findall(chunk)
 
 
-TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"whitespace": whitespace, "words": words}
+TOKENIZERS: dict[str, Callable[[str], list[str]]] = {"whitespace": whole, "words": parts}
+
+
+def tokenize(text: str, tokenizer: str) -> list[str]:
+    """The words of a short text, a prompt say; `prepare` gives the same ones faster."""
+    return [word for chunk in chunks(text) for word in TOKENIZERS[tokenizer](chunk)]

@@ -11,7 +11,7 @@ from relational_rnn.tasks.text import hub, reading
 from relational_rnn.tasks.text.corpora import gigaword, gutenberg, text_folder, wikitext
 from relational_rnn.tasks.text.prepare import prepare
 from relational_rnn.tasks.text.reading import pieces, read, stories
-from relational_rnn.tasks.text.tokenizers import whitespace, words
+from relational_rnn.tasks.text.tokenizers import tokenize
 from tests.tasks.text.files import make_books, make_gigaword, make_wikitext, write
 
 
@@ -27,18 +27,18 @@ def text_of(kind, path):
 
 
 def test_whitespace_keeps_what_is_tokenised_already():
-    assert whitespace(" = A @-@ b = \n \nc") == ["=", "A", "@-@", "b", "=", "<eos>", "<eos>", "c"]
+    assert tokenize(" = A @-@ b = \n \nc", "whitespace") == ["=", "A", "@-@", "b", "=", "<eos>", "<eos>", "c"]
 
 
 def test_words_part_punctuation_and_keep_apostrophes():
-    found = words("“Don\u2019t _go_,” he'd said--well-known; café 3.5\n")
+    found = tokenize("“Don\u2019t _go_,” he'd said--well-known; café 3.5\n", "words")
     assert " ".join(found) == "“ Don\u2019t go , ” he'd said - - well - known ; café 3 . 5 <eos>"
 
 
 def test_words_of_hostile_text_hold_no_white_space():
     text = "".join(map(chr, [*range(0x3000), 0xFEFF, 0x1F600]))
-    for tokenizer in (whitespace, words):
-        assert all(len(word.split()) == 1 for word in tokenizer(text))
+    for tokenizer in ("whitespace", "words"):
+        assert all(len(word.split()) == 1 for word in tokenize(text, tokenizer))
 
 
 # ------------------------------------------------------------------ lines

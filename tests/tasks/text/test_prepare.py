@@ -211,7 +211,8 @@ def test_a_killed_preparation_is_begun_anew(tmp_path):
     ],
 )
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_files_are_errors_and_nothing_is_left(tmp_path, split, data, message, workers):
+def test_bad_files_are_errors_and_nothing_is_left(tmp_path, monkeypatch, split, data, message, workers):
+    monkeypatch.setattr(reading, "BLOCK", 700)
     corpus = make_wikitext(tmp_path / "corpus")
     write(corpus / f"wiki.{split}.tokens", data)
     with pytest.raises(ValueError, match=message):
