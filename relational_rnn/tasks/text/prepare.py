@@ -251,7 +251,7 @@ def _scan(job: _Job) -> _Scan:
     # A new key gets the next number. This runs in C, as do all loops over text here.
     chunk_numbers: defaultdict[str, int] = defaultdict(count().__next__)
     word_numbers: defaultdict[str, int] = defaultdict(count().__next__)
-    read_chunks = []
+    read_chunks = [np.zeros(0, np.uint32)]  # a month may have no stories
     for piece in job.pieces:
         for text in read(piece):
             found = chunks(text)

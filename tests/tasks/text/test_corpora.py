@@ -186,6 +186,15 @@ def test_damaged_gigaword_is_an_error(tmp_path, monkeypatch):
         text_of("gigaword", bomb)
 
 
+def test_a_month_may_be_empty_but_not_a_split(tmp_path):
+    corpus = gigaword(make_gigaword(tmp_path))
+    write(corpus.files["valid"][0], gzip.compress(b""))
+    assert len(prepare(corpus, tmp_path / "out", workers=1).tokens["valid"]) > 0
+    write(corpus.files["valid"][1], gzip.compress(b""))
+    with pytest.raises(ValueError, match="the split 'valid' holds no text"):
+        prepare(corpus, tmp_path / "out", workers=1)
+
+
 def test_missing_months_are_errors(tmp_path):
     make_gigaword(tmp_path, months=("201010", "201011"))
     with pytest.raises(ValueError, match=r"the split 'test' is missing; allowed: files data/\*/\*_201012"):
