@@ -87,10 +87,14 @@ class NthFarthest:
 
         question = (m, n) if self.order == "sonnet" else (n, m)
         hot = torch.stack([labels, *(k[:, None].expand(-1, V) for k in question)], -1)  # [B, V, 3]
-        one_hots = torch.eye(V, device=device).index_select(0, hot.flatten()).view(B, V, 3 * V)
-        if active is not None:
-            one_hots = one_hots * present[:, None]
-        features = torch.cat([x, one_hots], -1).transpose(0, 1)  # [V, B, I]
+        hot = hot + (D + V * torch.arange(3, device=device))  # where each one-hot has its one
+        features = torch.zeros(B, V, self.input_size, device=device)
+        features[..., :D] = x
+        if present is None:
+            features.scatter_(2, hot, 1.0)
+        else:
+            features.scatter_(2, hot, present.float()[:, None].expand(B, V, 3))
+        features = features.transpose(0, 1)  # [V, B, I]
         return features, labels.gather(1, answer[:, None]).squeeze(1)
 
 
