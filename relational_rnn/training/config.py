@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from relational_rnn.cores.base import require
 
 PRECISIONS = ("fp32", "tf32", "bf16")
+OPTIMIZERS = ("adam", "rmsprop")
+ADDED = {"added": True}  # marks a field that older run folders lack; its default is what they did
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,19 @@ class Training:
     batch_size: int
     """Samples in each update."""
     learning_rate: float = 1e-3
-    """Adam's, at its highest."""
+    """The optimiser's, at its highest."""
     schedule: Literal["constant", "linear", "cosine", "exponential"] = "constant"
     """How the learning rate goes to final_learning_rate (training/schedules.py)."""
     final_learning_rate: float = 0.0
     """Where linear and cosine end, and the floor of exponential."""
     adam_beta2: float = 0.999
     """Memory of Adam's squared gradients; shorter (0.98) gets small models off a plateau sooner."""
+    optimizer: Literal["adam", "rmsprop"] = field(default="adam", metadata=ADDED)
+    """Adam, or RMSProp without momentum as IMPALA has it."""
+    rmsprop_decay: float = field(default=0.99, metadata=ADDED)
+    """Memory of RMSProp's squared gradients."""
+    epsilon: float | None = field(default=None, metadata=ADDED)
+    """Added to the root of the squared gradients; None is 1e-8 for Adam and 0.01 for RMSProp."""
     warmup_steps: int = 0
     """Updates over which the learning rate rises from zero."""
     clip_norm: float | None = None
@@ -58,6 +66,10 @@ class Training:
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
+        require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " | ".join(OPTIMIZERS))
+        require(0 <= self.rmsprop_decay < 1, "rmsprop_decay", self.rmsprop_decay, "0 or more, less than 1")
+        epsilon = self.epsilon
+        require(epsilon is None or epsilon > 0, "epsilon", epsilon, "None or more than 0")
         clip = self.clip_norm
         require(clip is None or clip > 0, "clip_norm", clip, "None or more than 0")
         require(self.precision in PRECISIONS, "precision", self.precision, " | ".join(PRECISIONS))
@@ -76,10 +88,11 @@ def from_dict(kind: type, values: Any, where: str = "config") -> Any:
     if not isinstance(values, dict):
         raise ValueError(f"{where} is {values!r}; allowed: an object with the fields of {kind.__name__}")
     hints = typing.get_type_hints(kind)
-    names = {field.name for field in dataclasses.fields(kind)}
-    if names != values.keys():
+    names = {f.name for f in dataclasses.fields(kind)}
+    needed = {f.name for f in dataclasses.fields(kind) if not f.metadata.get("added")}
+    if needed - values.keys() or values.keys() - names:
         raise ValueError(
-            f"{where} lacks {sorted(names - values.keys())} and has unknown {sorted(values.keys() - names)}"
+            f"{where} lacks {sorted(needed - values.keys())} and has unknown {sorted(values.keys() - names)}"
         )
     return kind(**{name: _value(hints[name], values[name], f"{where}.{name}") for name in values})
 

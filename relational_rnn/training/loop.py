@@ -64,11 +64,7 @@ class Trainer:
         self.summed = 0  # updates in them
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager_updates = 0
-        on_gpu = device.type == "cuda"
-        # In a graph the learning rate must be read from memory, not baked in.
-        rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
-        options = dict(lr=rate, betas=(0.9, config.adam_beta2), fused=True, capturable=on_gpu)
-        self.optimizer = torch.optim.Adam(problem.model.parameters(), **options)
+        self.optimizer = make_optimizer(problem.model, config, device)
         set_float32_precision(config.precision)
 
     # ------------------------------------------------------------------ running
@@ -228,6 +224,18 @@ class Trainer:
         self.step, self.seconds = meta["step"], meta["seconds"]
         self.names, self.summed = meta["names"], meta["summed"]
         self.run_folder.resume(self.step)
+
+
+def make_optimizer(model: nn.Module, config: Training, device: torch.device) -> torch.optim.Optimizer:
+    on_gpu = device.type == "cuda"
+    # In a graph the learning rate must be read from memory, not baked in.
+    rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
+    options = dict(lr=rate, capturable=on_gpu)
+    if config.optimizer == "rmsprop":
+        options |= dict(alpha=config.rmsprop_decay, eps=config.epsilon or 0.01, foreach=True)
+        return torch.optim.RMSprop(model.parameters(), **options)
+    options |= dict(betas=(0.9, config.adam_beta2), eps=config.epsilon or 1e-8, fused=True)
+    return torch.optim.Adam(model.parameters(), **options)
 
 
 def load_checkpoint(path) -> tuple[dict[str, Tensor], dict]:
