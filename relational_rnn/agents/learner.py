@@ -1,0 +1,171 @@
+"""Learning: an unroll is acted, V-trace turns it into a loss, and training/loop.py does the rest.
+
+Shapes: T steps of an unroll, B games, A actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from relational_rnn.agents import rollout
+from relational_rnn.agents.evaluation import play_episodes
+from relational_rnn.agents.network import AgentNetwork
+from relational_rnn.agents.rollout import Unroll
+from relational_rnn.agents.vtrace import log_probability, losses, vtrace
+from relational_rnn.cores.base import require
+from relational_rnn.training.loop import Problem
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How an agent learns. Defaults: the appendix's where it gives one, else IMPALA's."""
+
+    unroll: int = 40
+    """Steps of every game in an update."""
+    discount: float = 0.99
+    """Gamma."""
+    entropy_cost: float = 0.005
+    """Weight of the policy's entropy, which is to stay high."""
+    baseline_cost: float = 0.5
+    """Weight of the value function's loss, half the squared error."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by it in the loss; scores are not."""
+    clip_rho: float = 1.0
+    """Highest importance weight of a step."""
+    clip_c: float = 1.0
+    """Highest weight with which later steps count for earlier ones."""
+    trace_decay: float = 1.0
+    """Lambda: the weight of later steps falls by this factor with every step."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Losses are averaged over steps and games, or added up as IMPALA does."""
+
+    def __post_init__(self):
+        require(self.unroll >= 1, "unroll", self.unroll, "1 or more")
+        for name in ("discount", "trace_decay"):
+            require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
+        for name in ("entropy_cost", "baseline_cost"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("reward_scale", "clip_rho", "clip_c"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
+
+
+def agent_loss(network: AgentNetwork, unroll: Unroll, learning: Learning) -> tuple[Tensor, dict[str, Tensor]]:
+    """The V-trace actor-critic loss of an unroll, acted by this network or an older one."""
+    output, _ = network(unroll.inputs, unroll.start, unroll.first)  # [T + 1, B, ...]
+    logits, values = output.logits[:-1], output.value[:-1]
+    log_ratios = log_probability(logits, unroll.actions) - log_probability(unroll.logits, unroll.actions)
+    # Time-outs end an episode like anything else, as in IMPALA: nothing is bootstrapped across them.
+    discounts = (~unroll.done).float() * learning.discount
+    targets = vtrace(
+        log_ratios.detach(),
+        discounts,
+        unroll.rewards * learning.reward_scale,
+        values.detach(),
+        output.value[-1].detach(),
+        clip_rho=learning.clip_rho,
+        clip_c=learning.clip_c,
+        trace_decay=learning.trace_decay,
+    )
+    terms = losses(logits, unroll.actions, values, targets)
+    step_loss = terms.policy + learning.baseline_cost * terms.value - learning.entropy_cost * terms.entropy
+    loss = step_loss.mean() if learning.reduction == "mean" else step_loss.sum()
+    ratios = log_ratios.detach().exp()
+    metrics = {
+        "policy_loss": terms.policy.mean(),
+        "value_loss": terms.value.mean(),
+        "entropy": terms.entropy.mean(),
+        "ratio": ratios.mean(),  # 1 for the policy that acted; far from it, V-trace has much to correct
+        "reward": unroll.rewards.mean(),
+    }
+    return loss, {name: value.detach() for name, value in metrics.items()}
+
+
+def episode_sums(unroll: Unroll, solved_at: float | None) -> dict[str, Tensor]:
+    """Of the episodes that ended: how many, and what they add up to. Divided only once they are many."""
+    done = unroll.done.float()
+    sums = {
+        "episodes": done.sum(),
+        "return_sum": (unroll.episode_returns * done).sum(),
+        "length_sum": (unroll.episode_lengths * done).sum(),
+    }
+    if solved_at is not None:
+        sums["solved_sum"] = ((unroll.episode_returns >= solved_at) & unroll.done).float().sum()
+    return sums
+
+
+class AgentProblem(Problem):
+    """B games played and learned from: each update acts an unroll with the newest weights and learns from it.
+
+    The games, the core's states and the random generator live on the device at fixed addresses, and belong
+    to the checkpoint, so that on a GPU an update is one CUDA graph and a resumed run goes on as if it had
+    never stopped. `solved_at`: an episode whose return is at least this is solved (None: the game has no
+    such thing).
+    """
+
+    def __init__(
+        self,
+        env,
+        network: AgentNetwork,
+        learning: Learning,
+        *,
+        games: int,
+        seed: int = 0,
+        eval_episodes: int = 1000,
+        eval_games: int = 1024,
+        solved_at: float | None = None,
+    ):
+        self.env, self.model, self.learning = env, network, learning
+        self.eval_episodes, self.eval_games, self.solved_at = eval_episodes, eval_games, solved_at
+        generator = torch.Generator(env.device).manual_seed(seed)
+        self.generators = {"games": generator}
+        self.carry = rollout.begin(env, network, games, generator)
+        self.frames = torch.zeros((), dtype=torch.long, device=env.device)  # steps of all games together
+
+    def act(self) -> Unroll:
+        """Play on for an unroll."""
+        unroll, after = rollout.act(
+            self.env, self.model, self.carry, self.learning.unroll, self.generators["games"]
+        )
+        rollout.copy_(self.carry, after)
+        self.frames += unroll.actions.numel()
+        # Weights that autocast has cast without gradients must not be taken for those of the loss.
+        torch.clear_autocast_cache()
+        return unroll
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        unroll = self.act()
+        loss, metrics = agent_loss(self.model, unroll, self.learning)
+        return loss, metrics | episode_sums(unroll, self.solved_at)
+
+    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
+        record: dict[str, int | float] = {"frames": int(self.frames)}
+        if metrics["episodes"] > 0:
+            for name in ("return", "length", "solved"):
+                if f"{name}_sum" in metrics:
+                    record[f"episode_{name}"] = metrics[f"{name}_sum"] / metrics["episodes"]
+        return record
+
+    def evaluate(self) -> dict[str, float]:
+        """Fresh levels, always the same ones: the policy's best action, and actions drawn from it."""
+        scores = {}
+        for name, greedy in (("greedy", True), ("sampled", False)):
+            played = play_episodes(
+                self.env, self.model, self.eval_episodes, games=self.eval_games, greedy=greedy
+            )
+            scores[f"{name}_return"] = played.returns.mean().item()
+            scores[f"{name}_length"] = played.lengths.float().mean().item()
+            if self.solved_at is not None:
+                scores[f"{name}_solved"] = (played.returns >= self.solved_at).float().mean().item()
+        return scores
+
+    def state(self) -> dict[str, Tensor]:
+        return {"frames": self.frames, **rollout.named_tensors(self.carry)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.frames.copy_(state["frames"])
+        rollout.load_(self.carry, state)

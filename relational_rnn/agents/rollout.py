@@ -1,0 +1,151 @@
+"""Acting: B games, T steps, on the device the games live on.
+
+Shapes: T steps of an unroll, B games, A actions. Fixed shapes, no reading back to the host, every random
+number from one explicit generator: `act` can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relational_rnn.agents.network import NO_ACTION, AgentNetwork, Inputs
+from relational_rnn.cores.base import State, map_state, zip_states
+from relational_rnn.environments import base
+
+RESTOCK_EVERY = 8  # BoxWorld: steps for which levels are made at once
+
+
+@dataclass
+class Carry:
+    """Where the games stand between two unrolls. `first` is true where an episode has just begun."""
+
+    game: Any  # the games' state
+    core: State  # the core's state, batch first
+    last_action: Tensor  # [B] int64
+    last_reward: Tensor  # [B] float32
+    first: Tensor  # [B] bool
+
+
+@dataclass
+class Unroll:
+    """T steps of B games, and the observation after them, from which the value is bootstrapped."""
+
+    inputs: Inputs  # [T + 1, B, ...]
+    first: Tensor  # [T + 1, B] bool: the episode begins here, so the core's state is reset before this step
+    start: State  # the core's state before step 0, as it was when acting
+    actions: Tensor  # [T, B] int64
+    logits: Tensor  # [T, B, A] float32, of the policy that acted
+    rewards: Tensor  # [T, B] float32
+    done: Tensor  # [T, B] bool: this step ended the episode
+    episode_returns: Tensor  # [T, B] float32, of the episode so far; of the whole episode where `done`
+    episode_lengths: Tensor  # [T, B] int64, likewise
+
+
+def begin(env, network: AgentNetwork, games: int, generator: torch.Generator) -> Carry:
+    """New episodes in B games."""
+    game = env.reset(games, generator)
+    return Carry(
+        game=game,
+        core=network.initial_state(games),
+        last_action=torch.full((games,), NO_ACTION, device=env.device),
+        last_reward=torch.zeros(games, device=env.device),
+        first=torch.ones(games, dtype=torch.bool, device=env.device),
+    )
+
+
+def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """An action of the policy: the first of A exponential clocks with rates exp(logits). [B, A] -> [B]."""
+    clocks = torch.empty_like(logits).exponential_(generator=generator)
+    return (logits - clocks.log()).argmax(-1)
+
+
+def look(env, carry: Carry) -> Inputs:
+    """What the agent knows now."""
+    position = env.position(carry.game)
+    return Inputs(env.observe(carry.game), position, carry.last_action, carry.last_reward)
+
+
+@torch.no_grad()
+def act(
+    env, network: AgentNetwork, carry: Carry, steps: int, generator: torch.Generator
+) -> tuple[Unroll, Carry]:
+    """Play `steps` steps with the network's policy; games that end begin again. `carry` is left as it is."""
+    start = map_state(torch.clone, carry.core)
+    seen, first, played = [], [], []
+    for t in range(steps):
+        inputs = look(env, carry)
+        output, core = network.step(inputs, carry.core, carry.first)
+        actions = sample(output.logits, generator)
+        game, step = advance(env, carry.game, actions, generator, t, steps)
+        done = step.done
+        seen.append(inputs)
+        first.append(carry.first)
+        played.append((actions, output.logits, step.reward, done, step.episode_return, step.episode_length))
+        carry = Carry(
+            game=game,
+            core=core,
+            # Nothing of an episode reaches the next one.
+            last_action=actions.masked_fill(done, NO_ACTION),
+            last_reward=step.reward.masked_fill(done, 0),
+            first=done,
+        )
+    seen.append(look(env, carry))
+    first.append(carry.first)
+    inputs = Inputs(*map(torch.stack, zip(*seen, strict=True)))
+    unroll = Unroll(inputs, torch.stack(first), start, *map(torch.stack, zip(*played, strict=True)))
+    return unroll, carry
+
+
+def advance(env, game, actions: Tensor, generator: torch.Generator, t: int, steps: int):
+    """One step of the games. Levels of BoxWorld are made for several steps at once, which is cheaper."""
+    if not hasattr(env, "restock"):
+        return env.step(game, actions, generator)
+    if t % RESTOCK_EVERY == 0:
+        game = env.restock(game, generator, min(RESTOCK_EVERY, steps - t))
+    return env.step(game, actions, generator, restock=False)
+
+
+# ------------------------------------------------------------------ a carry in fixed memory
+
+
+def copy_(target: Carry, source: Carry) -> None:
+    """Write a carry into the memory of another: a CUDA graph begins and ends at the same addresses."""
+    base.copy_(target.game, source.game)
+    zip_states(lambda into, value: into.copy_(value), target.core, source.core)
+    for name in ("last_action", "last_reward", "first"):
+        getattr(target, name).copy_(getattr(source, name))
+
+
+def named_tensors(carry: Carry) -> dict[str, Tensor]:
+    """All tensors of a carry by name, for checkpoints; the memory is shared."""
+    found: dict[str, Tensor] = {}
+
+    def collect(prefix: str, value) -> None:
+        if isinstance(value, Tensor):
+            found[prefix] = value
+        elif isinstance(value, tuple):
+            for i, part in enumerate(value):
+                collect(f"{prefix}.{i}", part)
+        else:
+            for field in dataclasses.fields(value):
+                collect(f"{prefix}.{field.name}", getattr(value, field.name))
+
+    for field in dataclasses.fields(carry):
+        collect(field.name, getattr(carry, field.name))
+    return found
+
+
+def load_(carry: Carry, tensors: dict[str, Tensor]) -> None:
+    """Take back what `named_tensors` gave."""
+    for name, target in named_tensors(carry).items():
+        if name not in tensors:
+            raise ValueError(f"the checkpoint lacks {name!r} of the games; it is not of this agent")
+        if tensors[name].shape != target.shape:
+            shapes = f"{list(tensors[name].shape)}; allowed: {list(target.shape)}"
+            raise ValueError(f"the checkpoint's {name!r} has shape {shapes}")
+        target.copy_(tensors[name])

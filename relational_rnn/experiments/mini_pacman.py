@@ -1,0 +1,145 @@
+"""Mini Pacman (section 4.2, figure 4): settings and presets.
+
+The paper's scores: with the viewport RMC 677 and LSTM 550, with the full view 1159 and 598. It gives neither
+the agent nor the number of steps. `training.batch_size` is the number of games; an update is an unroll of all
+of them. `rmc train mini-pacman --preset NAME` runs a preset, and any field can be set from the command line:
+`--task.view full`, `--core lstm`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from relational_rnn.agents.learner import AgentProblem, Learning
+from relational_rnn.cores.base import require
+from relational_rnn.environments.mini_pacman import H, MiniPacman, W
+from relational_rnn.experiments.reinforcement import Core, Evaluation, Model, build_problem
+from relational_rnn.training.config import Training
+
+NAME = "mini-pacman"
+
+
+@dataclass(frozen=True)
+class Task:
+    """The rules, and what is seen (environments/mini_pacman.py)."""
+
+    mode: Literal["regular", "avoid", "hunt", "ambush", "rush"] = "regular"
+    """Rewards and what ends a level."""
+    view: Literal["viewport", "full"] = "viewport"
+    """5 x 5 cells around Pacman, or all."""
+    frame_cap: int = 3000
+    """Steps after which an episode is cut off."""
+    dynamics: Literal["notebook", "paper"] = "notebook"
+    """The rules of the published code, or those described in its paper."""
+    max_ghosts: int = 12
+    """Most ghosts of a level."""
+
+    def __post_init__(self):
+        require(self.frame_cap >= 1, "frame_cap", self.frame_cap, "1 or more: evaluation waits for the end")
+
+
+MODEL = Model(channels=(16, 16), kernels=(3, 3), strides=(1, 2), tags="none", units=256)
+"""The encoder of Weber et al. (2017), whose game it is: 16 kernels of 3 x 3, 16 of stride 2, 256 units."""
+
+
+@dataclass(frozen=True)
+class Config:
+    training: Training
+    core: Core = "rmc"
+    """The recurrent core."""
+    task: Task = field(default_factory=Task)
+    model: Model = MODEL
+    learning: Learning = field(default_factory=Learning)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+
+def make_env(task: Task, device: torch.device) -> MiniPacman:
+    return MiniPacman(
+        task.mode,
+        view=task.view,
+        frame_cap=task.frame_cap,
+        dynamics=task.dynamics,
+        max_ghosts=task.max_ghosts,
+        device=device,
+    )
+
+
+def make_problem(config: Config, device: torch.device) -> AgentProblem:
+    return build_problem(make_env(config.task, device), (H, W), config)
+
+
+# ------------------------------------------------------------------ presets
+
+
+def paper() -> Config:
+    """The agent of appendix A.3 with the encoder of Weber et al.; updates of 32 x 40 steps, 1e9 steps.
+
+    rmc train mini-pacman --preset paper [--task.view full] [--core lstm]
+    The paper's scores: 677 with the viewport, 1159 with the full view (LSTM 550 and 598). Ours: not run yet.
+    The paper describes neither agent nor training for this game; BoxWorld's are taken.
+    """
+    training = Training(
+        steps=781_250,
+        batch_size=32,
+        learning_rate=2e-4,
+        optimizer="rmsprop",
+        clip_norm=40.0,
+        log_every=500,
+        eval_every=50_000,
+        checkpoint_every=10_000,
+    )
+    return Config(training=training, learning=Learning(reduction="sum"))
+
+
+def fast() -> Config:
+    """The same game and agent for one modern GPU: 2048 games at once, Adam, bf16; 1e9 steps.
+
+    rmc train mini-pacman --preset fast [--task.view full] [--core lstm]
+    Expected score: not run yet.
+    """
+    training = Training(
+        steps=12_500,
+        batch_size=2048,
+        learning_rate=4e-4,
+        schedule="linear",
+        final_learning_rate=1e-5,
+        warmup_steps=50,
+        clip_norm=1.0,
+        precision="bf16",
+        log_every=50,
+        eval_every=2500,
+        checkpoint_every=500,
+    )
+    return Config(training=training, learning=Learning(reward_scale=0.1))
+
+
+def smoke() -> Config:
+    """Seconds on two CPU cores: that everything runs, not that anything is learned.
+
+    rmc train mini-pacman --preset smoke
+    """
+    training = Training(
+        steps=12, batch_size=8, log_every=4, eval_every=8, checkpoint_every=4, clip_norm=1.0, device="cpu"
+    )
+    return Config(
+        training=training,
+        task=Task(frame_cap=40),
+        model=Model(
+            channels=(4, 4),
+            kernels=(3, 3),
+            strides=(1, 2),
+            tags="none",
+            units=16,
+            total_units=64,
+            num_heads=2,
+            conv_channels=4,
+        ),
+        learning=Learning(unroll=6, reward_scale=0.1),
+        evaluation=Evaluation(16, 16),
+    )
+
+
+PRESETS = {preset.__name__: preset for preset in (paper, fast, smoke)}

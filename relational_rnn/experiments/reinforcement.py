@@ -1,0 +1,126 @@
+"""What both games' experiments share: the settings of an agent, and the agent from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from relational_rnn.agents.learner import AgentProblem
+from relational_rnn.agents.network import AgentNetwork, Encoder, core_inputs
+from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.cores.conv_lstm import ConvLSTM
+from relational_rnn.cores.lstm import LSTM
+from relational_rnn.cores.relational_memory import RelationalMemory
+
+Core = Literal["rmc", "lstm", "conv-lstm"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes. The defaults are the appendix's for BoxWorld."""
+
+    channels: tuple[int, ...] = (12, 24)
+    """Kernels of each convolution."""
+    kernels: tuple[int, ...] = (2, 2)
+    """Their sizes."""
+    strides: tuple[int, ...] = (1, 1)
+    """Their strides."""
+    tags: Literal["view", "room", "none"] = "view"
+    """Position tags after the convolutions: over what is seen, over the whole room, or none."""
+    units: int = 0
+    """ReLU units between convolutions and core; 0: none (never for the ConvLSTM)."""
+    total_units: int = 1024
+    """Elements of the RMC's memory, slots x slot size; the hidden size of an LSTM."""
+    mem_slots: int = 4
+    """Rows of the RMC's memory."""
+    num_heads: int = 4
+    """Attention heads; the head size is total_units / mem_slots / num_heads."""
+    num_blocks: int = 1
+    """Attention blocks a step."""
+    gate_style: Literal["unit", "memory"] | None = "memory"
+    """A gate for every unit, one for every slot, or none."""
+    attention_mlp_layers: int = 2
+    """Layers of the MLP after the attention."""
+    cells_as_rows: bool = False
+    """The RMC attends to every cell of the encoder's grid by itself, not to one vector of them all."""
+    conv_channels: int = 64
+    """Output channels of the ConvLSTM, whose kernels are 2 x 2."""
+    forget_bias: float = 1.0
+    """Constant added to the forget gates."""
+    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
+    """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
+    head_units: int = 0
+    """ReLU units between core and policy and value; 0: none."""
+
+    def __post_init__(self):
+        for name in ("total_units", "mem_slots", "num_heads", "num_blocks", "conv_channels"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("units", "head_units"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores on levels training never sees, once with the best and once with drawn actions."""
+
+    episodes: int = 1000
+    """Episodes behind each score."""
+    games: int = 1024
+    """Games played at once."""
+
+    def __post_init__(self):
+        for name in ("episodes", "games"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+
+
+def build_core(core: Core, model: Model, shapes: dict[int, tuple[int, ...]]) -> RecurrentCore:
+    """`shapes`: what `core_inputs` says a core may read."""
+    if core == "conv-lstm":
+        return ConvLSTM(shapes[3], model.conv_channels, 2, model.forget_bias)
+    if core == "lstm":
+        return LSTM(shapes[1][0], model.total_units, model.forget_bias)
+    heads = model.mem_slots * model.num_heads
+    head_size, rest = divmod(model.total_units, heads)
+    require(rest == 0, "total_units", model.total_units, f"a multiple of mem_slots x num_heads = {heads}")
+    rows, size = shapes[2] if model.cells_as_rows else (None, shapes[1][0])
+    return RelationalMemory(
+        size,
+        model.mem_slots,
+        head_size,
+        model.num_heads,
+        num_blocks=model.num_blocks,
+        forget_bias=model.forget_bias,
+        gate_style=model.gate_style,
+        attention_mlp_layers=model.attention_mlp_layers,
+        input_rows=rows,
+        backend=model.backend,
+    )
+
+
+def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) -> AgentNetwork:
+    encoder = Encoder(
+        env.observation_shape, room_shape, model.channels, model.kernels, model.strides, model.tags
+    )
+    units = 0 if core == "conv-lstm" or model.cells_as_rows else model.units
+    recurrent = build_core(core, model, core_inputs(encoder, env.num_actions, units))
+    return AgentNetwork(encoder, recurrent, env.num_actions, units=units, head_units=model.head_units)
+
+
+def build_problem(
+    env, room_shape: tuple[int, int], config, *, solved_at: float | None = None
+) -> AgentProblem:
+    """From a Config of either game, with the games on `env.device`."""
+    seed = config.training.seed
+    torch.manual_seed(seed)  # initial weights, made on the CPU so that they are the same on any device
+    return AgentProblem(
+        env,
+        build_network(env, room_shape, config.core, config.model).to(env.device),
+        config.learning,
+        games=config.training.batch_size,
+        seed=seed,
+        eval_episodes=config.evaluation.episodes,
+        eval_games=config.evaluation.games,
+        solved_at=solved_at,
+    )

@@ -1,0 +1,223 @@
+"""The loss, that it learns what only a memory can, and that a stopped run goes on bit for bit."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss, episode_sums
+from relational_rnn.experiments import box_world, mini_pacman
+from relational_rnn.experiments.reinforcement import Evaluation, Model, build_network
+from relational_rnn.training import checkpoint
+from relational_rnn.training.config import Training, from_dict, to_dict
+from relational_rnn.training.loop import Trainer
+from relational_rnn.training.run_folder import RunFolder
+from tests.agents.recall import Recall
+
+CPU = torch.device("cpu")
+TIMINGS = ("seconds", "steps_per_second")
+
+
+def recall(core, seed=0, games=32, **learning):
+    torch.manual_seed(seed)
+    env = Recall()
+    model = Model(channels=(4, 4), total_units=32, mem_slots=2, num_heads=2, conv_channels=4)
+    learning = Learning(**{"unroll": 9, "entropy_cost": 0.01} | learning)
+    network = build_network(env, (2, 2), core, model)
+    return AgentProblem(env, network, learning, games=games, seed=seed, eval_episodes=500)
+
+
+# ------------------------------------------------------------------ learning
+
+
+@pytest.mark.parametrize(("core", "optimizer"), [("rmc", "adam"), ("lstm", "rmsprop"), ("conv-lstm", "adam")])
+def test_learns_to_remember(core, optimizer):
+    """Return 0 without memory, 1 with it; after a few thousand steps both ways of acting are right."""
+    problem = recall(core, reduction="sum" if optimizer == "rmsprop" else "mean")
+    training = Training(
+        steps=250, batch_size=32, learning_rate=3e-3, optimizer=optimizer, log_every=50, checkpoint_every=50
+    )
+    trainer = Trainer(problem, training, CPU)
+    before = trainer.evaluate()
+    assert abs(before["sampled_return"]) < 0.15
+    records = []
+    trainer.run(report=records.append)
+    assert records[-1]["eval_greedy_return"] > 0.95
+    assert records[-1]["eval_sampled_return"] > 0.8
+    assert records[-1]["episode_return"] > records[0]["episode_return"] + 0.5
+    assert records[-1]["frames"] == 250 * 32 * 9
+    assert records[-1]["episode_length"] == 3
+
+
+def test_it_is_the_memory_that_learns():
+    """The control: with the state cleared before every step nothing can be learned."""
+    problem = recall("rmc")
+    step, forward = problem.model.step, problem.model.forward
+    problem.model.step = lambda inputs, state, first: step(inputs, state, first | True)
+    problem.model.forward = lambda inputs, state, first: forward(inputs, state, first | True)
+    training = Training(steps=100, batch_size=32, learning_rate=3e-3, log_every=50, checkpoint_every=50)
+    trainer = Trainer(problem, training, CPU)
+    trainer.run()
+    assert abs(trainer.evaluate()["sampled_return"]) < 0.2
+
+
+def test_learns_from_an_older_policy():
+    """Unrolls acted by weights that are 20 updates old, as distributed actors send them, still teach."""
+    problem = recall("lstm")
+    actor = recall("lstm")
+    optimizer = torch.optim.Adam(problem.model.parameters(), lr=3e-3)
+    for update in range(220):
+        if update % 20 == 0:
+            actor.model.load_state_dict(problem.model.state_dict())
+        loss, metrics = agent_loss(problem.model, actor.act(), problem.learning)
+        if update % 20 == 0:
+            assert metrics["ratio"].item() == pytest.approx(1, abs=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        assert problem.evaluate()["greedy_return"] > 0.9
+
+
+# ------------------------------------------------------------------ the loss
+
+
+def test_the_loss_is_the_sum_of_its_parts():
+    problem = recall("lstm")
+    unroll = problem.act()
+    mean = Learning(unroll=9, entropy_cost=0.3, baseline_cost=0.7, reward_scale=2.0)
+    loss, metrics = agent_loss(problem.model, unroll, mean)
+    expected = metrics["policy_loss"] + 0.7 * metrics["value_loss"] - 0.3 * metrics["entropy"]
+    torch.testing.assert_close(loss.detach(), expected)
+    added, _ = agent_loss(problem.model, unroll, replace(mean, reduction="sum"))
+    torch.testing.assert_close(added, loss * unroll.actions.numel())
+    assert metrics["entropy"].item() == pytest.approx(math.log(2), abs=0.01)
+
+
+def test_nothing_flows_back_over_an_episode_end():
+    """A reward in the second episode leaves the loss at the steps of the first unchanged."""
+    problem = recall("lstm", games=4)
+    unroll = problem.act()
+    gradients = []
+    for bonus in (0.0, 100.0):
+        rewards = unroll.rewards.clone()
+        rewards[4:] += bonus
+        output, _ = problem.model(unroll.inputs, unroll.start, unroll.first)
+        changed = replace(unroll, rewards=rewards)
+        logits = output.logits.detach().requires_grad_()
+        stored = (output._replace(logits=logits), None)
+        loss, _ = agent_loss(lambda *_, stored=stored: stored, changed, problem.learning)
+        gradients.append(torch.autograd.grad(loss, logits)[0])
+    torch.testing.assert_close(gradients[0][:3], gradients[1][:3])  # the first episode is steps 0 to 2
+    assert not torch.allclose(gradients[0][3:5], gradients[1][3:5])
+
+
+def test_every_weight_gets_a_gradient_under_autocast():
+    """Acting comes first and without gradients; its cast weights must not be those of the loss."""
+    problem = recall("rmc")
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, metrics = problem.loss()
+    loss.backward()
+    without = [n for n, p in problem.model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert without == []
+    assert metrics["ratio"].item() == pytest.approx(1, abs=0.02)
+
+
+def test_episodes_are_counted():
+    """Three unrolls of 4 steps over episodes of 3: 1, 1 and 2 ends per game."""
+    problem = recall("lstm", games=6, unroll=4)
+    for ends in (1, 1, 2):
+        sums = episode_sums(problem.act(), 1.0)
+        assert sums["episodes"].item() == 6 * ends
+        assert sums["length_sum"].item() == 18 * ends
+        assert sums["return_sum"].item() == 2 * sums["solved_sum"].item() - 6 * ends
+    assert problem.after_interval({"episodes": 0.0, "return_sum": 0.0, "length_sum": 0.0}) == {"frames": 72}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("unroll", 0, "unroll=0 is not allowed; allowed: 1 or more"),
+        ("discount", 1.5, "discount=1.5 is not allowed; allowed: 0 to 1"),
+        ("entropy_cost", -1.0, "entropy_cost=-1.0"),
+        ("clip_rho", 0.0, "clip_rho=0.0"),
+        ("reduction", "max", "reduction='max' is not allowed; allowed: mean or sum"),
+    ],
+)
+def test_wrong_settings(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        Learning(**{field: value})
+
+
+# ------------------------------------------------------------------ runs
+
+
+@pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
+def test_presets(experiment):
+    for preset in experiment.PRESETS.values():
+        config = preset()
+        assert from_dict(type(config), to_dict(config)) == config
+        assert f"rmc train {experiment.NAME} --preset {preset.__name__}" in preset.__doc__
+    for preset in (experiment.paper(), experiment.fast()):
+        training, learning = preset.training, preset.learning
+        assert training.steps * training.batch_size * learning.unroll == pytest.approx(1e9, rel=0.03)
+        assert (learning.discount, learning.entropy_cost, learning.unroll) == (0.99, 0.005, 40)
+
+
+def run(experiment, config, path, *, stops=()):
+    """A run, stopped and taken up by a new trainer at every one of `stops`; its tensors and records."""
+    trainer = Trainer(experiment.make_problem(config, CPU), config.training, CPU)
+    trainer.run_folder = RunFolder.create(path, experiment.NAME, "smoke", to_dict(config))
+    trainer.save()
+    for stop in stops:
+        trainer.run(until=stop)
+        trainer.save()
+        trainer.run_folder.close()
+        torch.manual_seed(12345)  # a new process has another global random state
+        trainer = Trainer(experiment.make_problem(config, CPU), config.training, CPU)
+        trainer.run_folder = RunFolder.open(path)
+        trainer.resume()
+        assert trainer.step == stop
+    trainer.run()
+    tensors, _ = checkpoint.load(trainer.run_folder.latest_checkpoint())
+    records = [{k: v for k, v in r.items() if k not in TIMINGS} for r in trainer.run_folder.metrics()]
+    trainer.run_folder.close()
+    return tensors, records
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize(
+    ("experiment", "core"), [(box_world, "rmc"), (box_world, "conv-lstm"), (mini_pacman, "lstm")]
+)
+def test_stop_and_resume(tmp_path, experiment, core, optimizer):
+    config = experiment.smoke()
+    config = replace(config, core=core, training=replace(config.training, optimizer=optimizer))
+    whole = run(experiment, config, tmp_path / "whole")
+    parts = run(experiment, config, tmp_path / "parts", stops=(1, 5, 8, 11))
+    assert whole[0].keys() == parts[0].keys()
+    for name, tensor in whole[0].items():
+        assert torch.equal(tensor, parts[0][name]), name
+    assert whole[1] == parts[1]
+    assert "problem/frames" in whole[0]
+    assert {"eval_greedy_return", "eval_sampled_return", "frames"} <= whole[1][-1].keys()
+    assert ("eval_greedy_solved" in whole[1][-1]) == (experiment is box_world)
+
+
+@pytest.mark.slow
+def test_learns_a_small_box_world():
+    """One box, no distractors, a room of 5 x 5: a random policy solves 8 %."""
+    training = Training(
+        steps=500, batch_size=64, learning_rate=2e-3, clip_norm=1.0, log_every=50, checkpoint_every=50
+    )
+    config = box_world.Config(
+        training=training,
+        task=box_world.Task(grid_size=5, solution_lengths=(1,), num_forward=(0,), max_steps=30, refill=0.4),
+        model=Model(total_units=64, num_heads=2),
+        learning=Learning(unroll=20),
+        evaluation=Evaluation(500, 500),
+    )
+    trainer = Trainer(box_world.make_problem(config, CPU), training, CPU)
+    assert trainer.evaluate()["sampled_solved"] < 0.15
+    trainer.run()
+    assert trainer.evaluate()["sampled_solved"] > 0.8
