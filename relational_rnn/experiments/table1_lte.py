@@ -47,6 +47,8 @@ PAPER = {  # table 1: accuracy per character at nest 2, length 5, in TASKS' orde
 
 @dataclass(frozen=True)
 class RMC:
+    """The Relational Memory Core (core rmc)."""
+
     total_units: int = 2048
     """Elements of the memory matrix. The paper tried 1024 and 2048."""
     mem_slots: int = 4
@@ -65,6 +67,8 @@ class RMC:
 
 @dataclass(frozen=True)
 class LSTM:
+    """The deep LSTM (core lstm)."""
+
     units: int = 1024
     """Units of each layer. The paper tried 1024 and 2048."""
     layers: int = 2
@@ -73,6 +77,8 @@ class LSTM:
 
 @dataclass(frozen=True)
 class Entities:
+    """The bank of memory cells (core entnet)."""
+
     total_units: int = 2048
     """Divided among the cells, a remainder dropped. The paper tried 1024 and 2048."""
     cells: int = 4
@@ -83,16 +89,22 @@ class Entities:
 
 @dataclass(frozen=True)
 class Computer:
+    """The Differentiable Neural Computer (core dnc)."""
+
     controller: Literal["auto", "lstm", "feedforward"] = "auto"
     """auto is the paper's: an LSTM for programs, feed-forward for memorisation."""
     controller_units: int = 256
     """Units of each controller layer. The paper tried 128, 256 and 512."""
     controller_layers: int = 2
+    """Layers of the controller."""
     memory_size: int = 80
     """Words in the memory."""
     word_size: int = 64
+    """Features of a word."""
     read_heads: int = 4
+    """Words read a step."""
     write_heads: int = 1
+    """Words written a step."""
     output_units: int = 256
     """Features for the head. Not in the paper; the head's own width."""
     compile: bool = True
@@ -286,7 +298,7 @@ def paper() -> Config:
     """Appendix A.2 to the letter: 200,000 updates of 128 samples, Adam at 1e-3, the Mix curriculum.
 
     rmc train lte --preset paper --task program --core rmc
-    The paper's scores: PAPER above, each the best of a sweep (--help names its values). Ours: not run yet.
+    The paper's scores: table 1 (PAPER), each the best of a sweep (--help names its values). Ours: not run.
     """
     training = Training(
         steps=200_000,
