@@ -75,8 +75,10 @@ def measure(corpus: Corpus, workers: int, repeats: int) -> dict:
         tokens=tokens,
         vocabulary=len(prepared.vocabulary),
         seconds=round(wall, 3),
+        all_seconds=[round(wall, 3) for wall in walls],
         reading_seconds=round(reading, 3),
         processor_seconds=round(processor, 3),
+        processors_had=round(processor / wall, 2),  # fewer than workers where others use the machine
         second_run_seconds=round(statistics.median(again), 3),
         tokens_per_second=round(tokens / wall),
         tokens_per_second_after_reading=round(tokens / (wall - reading)),

@@ -1,6 +1,6 @@
 """A corpus -> vocabulary.tsv, train.bin, valid.bin, test.bin and, last of all, prepared.json in a folder.
 
-Text is tokenised once. Workers take jobs of about 8 MB; each numbers the words of its job as they come,
+Text is tokenised once. Workers take jobs of about 16 MB; each numbers the words of its job as they come,
 writes these numbers to a scratch file and hands back the words and their counts. When all counts are known
 the vocabulary is, and a table per job turns its numbers into ids: one pass over text, one over integers.
 
@@ -234,7 +234,7 @@ def _batches(kind: reading.Kind, paths: Iterable[Path]) -> Iterator[list[Piece]]
 def _scans(jobs: list[_Job], workers: int) -> Iterator[_Scan]:
     """The jobs' results in the jobs' order."""
     size = sum(piece.stop - piece.start for job in jobs for piece in job.pieces)
-    if workers == 1 or size < 4 * reading.BLOCK:  # less than a second's work: starting workers takes as long
+    if workers == 1 or size < 2 * reading.BLOCK:  # less than a second's work: starting workers takes as long
         yield from map(_scan, jobs)
         return
     # Not fork: the caller may have torch's threads running.

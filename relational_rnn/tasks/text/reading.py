@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["lines", "book", "gigaword"]
 
-BLOCK = 1 << 23  # bytes read at a time
+BLOCK = 1 << 24  # bytes read at a time
 LONGEST_DOCUMENT = 1 << 26  # of GigaWord: a file without </DOC>, or one made to exhaust memory, ends here
 
 
