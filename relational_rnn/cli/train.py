@@ -17,6 +17,8 @@ from relational_rnn.cli import UsageError
 EXPERIMENTS = {
     "nth-farthest": "relational_rnn.experiments.nth_farthest",
     "lte": "relational_rnn.experiments.table1_lte",
+    "mini-pacman": "relational_rnn.experiments.mini_pacman",
+    "box-world": "relational_rnn.experiments.box_world",
 }
 HELP = """\
 usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
