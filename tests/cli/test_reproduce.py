@@ -172,6 +172,14 @@ def test_ctrl_c_ends_the_whole_table(tmp_path):
     assert read(runs)["copy", "entnet"]["status"] == "stopped"
 
 
+def test_a_cell_that_diverges_does_not_stop_the_others(tmp_path, capsys):
+    wild = ["--training.learning-rate", "1e38", "--training.clip-norm", "None", "--training.log-every", "1"]
+    some = ["--runs", str(tmp_path), "--tasks", "copy", "--cores", "lstm,rmc"]
+    assert main([*TABLE, *some, *wild]) == 1
+    assert capsys.readouterr().err.count("the loss is nan") == 2
+    assert {cell["status"] for cell in read(tmp_path).values()} == {"stopped", "not run"}
+
+
 def test_cells_in_words():
     assert table1.shown({"status": "not run"}) == "not run"
     assert table1.shown({"status": "finished", "accuracy": 0.9987}) == "99.9"
