@@ -7,7 +7,8 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-SHOWN = ("loss", "accuracy", "stage", "eval_accuracy")
+SHOWN = ("loss", "accuracy", "stage", "eval_accuracy", "frames", "episode_return", "episode_solved")
+PERCENT = ("accuracy", "eval_accuracy", "episode_solved")
 PLAIN_SECONDS = 2.0  # at most one plain line in so many seconds, so that a fast run does not flood a log
 
 
@@ -39,7 +40,7 @@ class Display:
             self.progress.update(self.task, completed=record["step"], text=text)
             return
         now = time.monotonic()
-        last = record["step"] == self.steps or "eval_accuracy" in record
+        last = record["step"] == self.steps or any(name.startswith("eval_") for name in record)
         if last or now - self._last_line >= PLAIN_SECONDS:
             self._last_line = now
             print(f"step {record['step']} of {self.steps}  {text}", flush=True)
@@ -51,7 +52,7 @@ def summary(record: dict, steps: int) -> str:
     for name in SHOWN:
         if name in record:
             value = record[name]
-            shown = f"{100 * value:.1f} %" if "accuracy" in name else f"{value:.4g}"
+            shown = f"{100 * value:.1f} %" if name in PERCENT else f"{value:.4g}"
             parts.append(f"{name.replace('_', ' ')} {shown}")
     speed = record["steps_per_second"]
     parts.append(f"{speed:.3g} steps/s")

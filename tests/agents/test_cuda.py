@@ -1,0 +1,83 @@
+"""On a GPU: acting, V-trace and the update as one CUDA graph do what they do eagerly, and resume."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relational_rnn.experiments import box_world, mini_pacman
+from relational_rnn.training.config import to_dict
+from relational_rnn.training.loop import Trainer, pick_device
+from relational_rnn.training.run_folder import RunFolder
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def make(experiment, core, **training):
+    config = experiment.smoke()
+    config = replace(config, core=core, training=replace(config.training, device="cuda", **training))
+    device = pick_device("cuda")
+    return config, Trainer(experiment.make_problem(config, device), config.training, device)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize("core", ["rmc", "lstm", "conv-lstm"])
+@pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
+def test_captured_update_is_the_eager_one(experiment, core, optimizer):
+    """The same games: with a learning rate of almost zero no rounding can lead them apart."""
+    seen = []
+    for cuda_graph in (False, True):
+        _, trainer = make(
+            experiment, core, cuda_graph=cuda_graph, optimizer=optimizer, learning_rate=1e-12, eval_every=0
+        )
+        records = []
+        trainer.run(report=records.append)
+        assert (trainer._graph is not None) == cuda_graph
+        seen.append((records, trainer.problem.state()))
+    for name, tensor in seen[0][1].items():
+        if not name.startswith("core"):
+            assert torch.equal(tensor, seen[1][1][name]), name
+    for eager, captured in zip(seen[0][0], seen[1][0], strict=True):
+        assert eager["episodes"] == captured["episodes"]
+        assert eager["frames"] == captured["frames"]
+        assert eager["loss"] == pytest.approx(captured["loss"], rel=1e-3, abs=1e-5)
+        assert captured["ratio"] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
+def test_every_replay_plays_on(experiment):
+    _, trainer = make(experiment, "rmc", log_every=1, checkpoint_every=1, eval_every=0)
+    frames, before = [], None
+    for step in range(1, 13):
+        trainer.run(until=step, report=lambda record: frames.append(record["frames"]))
+        now = torch.cat([t.flatten().double() for t in trainer.problem.state().values()])
+        assert before is None or not torch.equal(before, now)
+        before = now
+    assert frames == [48 * step for step in range(1, 13)]
+
+
+def test_bf16_learns_with_every_weight():
+    _, trainer = make(box_world, "rmc", precision="bf16")
+    start = {name: p.detach().clone() for name, p in trainer.problem.model.named_parameters()}
+    trainer.run()
+    for name, parameter in trainer.problem.model.named_parameters():
+        assert parameter.isfinite().all()
+        assert not torch.equal(parameter, start[name]), name
+
+
+def test_stop_and_resume(tmp_path):
+    """A resumed run begins with three eager updates; a rate of almost zero keeps rounding from the games."""
+    config, whole = make(box_world, "rmc", learning_rate=1e-12)
+    whole.run()
+    _, trainer = make(box_world, "rmc", learning_rate=1e-12)
+    trainer.run_folder = RunFolder.create(tmp_path / "run", box_world.NAME, "smoke", to_dict(config))
+    trainer.run(until=7)
+    trainer.save()
+    trainer.run_folder.close()
+    _, trainer = make(box_world, "rmc", learning_rate=1e-12)
+    trainer.run_folder = RunFolder.open(tmp_path / "run")
+    trainer.resume()
+    trainer.run()
+    for name, tensor in whole.problem.state().items():
+        if not name.startswith("core"):
+            assert torch.equal(tensor, trainer.problem.state()[name]), name
