@@ -104,7 +104,8 @@ class AgentProblem(Problem):
     The games, the core's states and the random generator live on the device at fixed addresses, and belong
     to the checkpoint, so that on a GPU an update is one CUDA graph and a resumed run goes on as if it had
     never stopped. `solved_at`: an episode whose return is at least this is solved (None: the game has no
-    such thing).
+    such thing). `stagger`: the first episodes begin with their step counters anywhere below this, as if they
+    had been going on, so that games with a time limit do not all end in the same step (0: they do).
     """
 
     def __init__(
@@ -118,12 +119,15 @@ class AgentProblem(Problem):
         eval_episodes: int = 1000,
         eval_games: int = 1024,
         solved_at: float | None = None,
+        stagger: int = 0,
     ):
         self.env, self.model, self.learning = env, network, learning
         self.eval_episodes, self.eval_games, self.solved_at = eval_episodes, eval_games, solved_at
         generator = torch.Generator(env.device).manual_seed(seed)
         self.generators = {"games": generator}
         self.carry = rollout.begin(env, network, games, generator)
+        if stagger:
+            self.carry.game.steps.random_(stagger, generator=generator)
         self.frames = torch.zeros((), dtype=torch.long, device=env.device)  # steps of all games together
 
     def act(self) -> Unroll:

@@ -167,11 +167,16 @@ class AgentNetwork(nn.Module):
         return cells if kind == 3 else cells.flatten(-3, -2)
 
     def heads(self, output: Tensor) -> Output:
-        """Policy and value of the core's outputs `[..., *core.output_shape]`, float32 under autocast too."""
+        """Policy and value of the core's outputs `[..., *core.output_shape]`.
+
+        In float32 under autocast too: bf16 keeps three digits of a logit, and ratios would show it.
+        """
         output = output.flatten(-len(self.core.output_shape))
-        if self.trunk is not None:
-            output = F.relu(self.trunk(output))
-        return Output(self.policy(output).float(), self.value(output).squeeze(-1).float())
+        with torch.autocast(output.device.type, enabled=False):
+            output = output.float()
+            if self.trunk is not None:
+                output = F.relu(self.trunk(output))
+            return Output(self.policy(output), self.value(output).squeeze(-1))
 
     def step(self, inputs: Inputs, state: State, first: Tensor) -> tuple[Output, State]:
         """One step of B games; where `first` `[B]` is true an episode begins and the state with it."""

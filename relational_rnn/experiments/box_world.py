@@ -67,7 +67,8 @@ def make_env(task: Task, device: torch.device) -> BoxWorld:
 
 def make_problem(config: Config, device: torch.device) -> AgentProblem:
     env = make_env(config.task, device)
-    return build_problem(env, (env.side, env.side), config, solved_at=SOLVED_AT)
+    side, limit = env.side, config.task.max_steps
+    return build_problem(env, (side, side), config, solved_at=SOLVED_AT, stagger=limit)
 
 
 # ------------------------------------------------------------------ presets

@@ -109,7 +109,7 @@ def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) ->
 
 
 def build_problem(
-    env, room_shape: tuple[int, int], config, *, solved_at: float | None = None
+    env, room_shape: tuple[int, int], config, *, solved_at: float | None = None, stagger: int = 0
 ) -> AgentProblem:
     """From a Config of either game, with the games on `env.device`."""
     seed = config.training.seed
@@ -123,4 +123,5 @@ def build_problem(
         eval_episodes=config.evaluation.episodes,
         eval_games=config.evaluation.games,
         solved_at=solved_at,
+        stagger=stagger,
     )

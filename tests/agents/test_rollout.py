@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from relational_rnn.agents import rollout
 from relational_rnn.agents.evaluation import play_episodes
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss
 from relational_rnn.agents.network import NO_ACTION, Inputs
-from relational_rnn.environments import BoxWorld, MiniPacman, base
+from relational_rnn.environments import BoxWorld, MiniPacman, base, box_world, mini_pacman
 from relational_rnn.experiments.reinforcement import Model, build_network
 from tests.agents.recall import Recall
 
@@ -106,6 +107,39 @@ def test_box_world_is_restocked():
         problem.act()
     assert int(problem.carry.game.reserve.repeats) == 0
     assert int(problem.carry.game.reserve.fresh) > 0
+
+
+class NoHostReads(TorchDispatchMode):
+    """Fails on what would stall a GPU, or cannot be captured in a CUDA graph."""
+
+    forbidden = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "unique")
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert function.overloadpacket.__name__ not in self.forbidden, function
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("game", ["box", "pacman"])
+def test_an_update_reads_nothing_back(game, monkeypatch):
+    problem = make(game, "rmc", unroll=9)
+    for module in (box_world, mini_pacman):
+        monkeypatch.setattr(module, "check_actions", lambda *_: None)  # looks at values on a CPU only
+    with pytest.raises(AssertionError), NoHostReads():
+        bool(torch.ones(2).sum() > 0)
+    with NoHostReads():
+        loss, _ = problem.loss()
+        loss.backward()
+
+
+def test_staggered_games_end_at_different_times():
+    env = GAMES["box"]()
+    network = build_network(env, (10, 10), "lstm", MODEL)
+    for stagger, most in ((0, 64), (7, 30)):
+        problem = AgentProblem(env, network, Learning(unroll=7), games=64, stagger=stagger)
+        ended = problem.act().done.sum(1)
+        assert ended.sum() >= 64
+        assert ended.max() <= most
+        assert (ended.min() > 0) == (stagger > 0)
 
 
 def test_actions_follow_the_policy():
