@@ -43,8 +43,12 @@ class Learning:
     reduction: Literal["mean", "sum"] = "mean"
     """Losses are averaged over steps and games, or added up as IMPALA does."""
 
+    updates_per_unroll: int = 1
+    """Updates made of each unroll, each of its share of the games; V-trace corrects for the later ones."""
+
     def __post_init__(self):
-        require(self.unroll >= 1, "unroll", self.unroll, "1 or more")
+        for name in ("unroll", "updates_per_unroll"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         for name in ("discount", "trace_decay"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
         for name in ("entropy_cost", "baseline_cost"):
@@ -100,6 +104,8 @@ def episode_sums(unroll: Unroll, solved_at: float | None) -> dict[str, Tensor]:
 
 class AgentProblem(Problem):
     """B games played and learned from: each update acts an unroll with the newest weights and learns from it.
+    With `learning.updates_per_unroll` U > 1 every U-th update acts, and each learns from B / U of the games:
+    many games at once are cheap to act, and need not mean few updates.
 
     The games, the core's states and the random generator live on the device at fixed addresses, and belong
     to the checkpoint, so that on a GPU an update is one CUDA graph and a resumed run goes on as if it had
@@ -129,6 +135,14 @@ class AgentProblem(Problem):
         if stagger:
             self.carry.game.steps.random_(stagger, generator=generator)
         self.frames = torch.zeros((), dtype=torch.long, device=env.device)  # steps of all games together
+        self.parts = parts = learning.updates_per_unroll
+        require(games % parts == 0, "games", games, f"a multiple of updates_per_unroll = {parts}")
+        if parts > 1:
+            self.prepare_every = parts
+            self.part = torch.zeros_like(self.frames)  # the share of the next update
+            # Memory for an unroll; what is acted here is thrown away, and nobody's random numbers are used.
+            throwaway = torch.Generator(env.device).manual_seed(seed)
+            self.stored, _ = rollout.act(env, network, self.carry, learning.unroll, throwaway)
 
     def act(self) -> Unroll:
         """Play on for an unroll."""
@@ -141,8 +155,17 @@ class AgentProblem(Problem):
         torch.clear_autocast_cache()
         return unroll
 
+    def prepare(self) -> None:
+        kept, acted = rollout.named_tensors(self.stored), rollout.named_tensors(self.act())
+        for name, target in kept.items():
+            target.copy_(acted[name])
+
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        unroll = self.act()
+        if self.parts == 1:
+            unroll = self.act()
+        else:
+            unroll = rollout.share(self.stored, self.part, self.parts)
+            self.part.add_(1).remainder_(self.parts)
         loss, metrics = agent_loss(self.model, unroll, self.learning)
         return loss, metrics | episode_sums(unroll, self.solved_at)
 
@@ -168,8 +191,20 @@ class AgentProblem(Problem):
         return scores
 
     def state(self) -> dict[str, Tensor]:
-        return {"frames": self.frames, **rollout.named_tensors(self.carry)}
+        state = {"frames": self.frames, **rollout.named_tensors(self.carry)}
+        if self.parts > 1:
+            state["part"] = self.part
+            if self.part:  # otherwise the next update acts anew
+                stored = rollout.named_tensors(self.stored)
+                state |= {f"stored.{name}": tensor for name, tensor in stored.items()}
+        return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.frames.copy_(state["frames"])
         rollout.load_(self.carry, state)
+        if self.parts > 1:
+            self.part.copy_(state["part"])
+            if self.part:
+                start = "stored."
+                stored = {n.removeprefix(start): t for n, t in state.items() if n.startswith(start)}
+                rollout.load_(self.stored, stored)

@@ -121,8 +121,22 @@ def copy_(target: Carry, source: Carry) -> None:
         getattr(target, name).copy_(getattr(source, name))
 
 
-def named_tensors(carry: Carry) -> dict[str, Tensor]:
-    """All tensors of a carry by name, for checkpoints; the memory is shared."""
+def share(unroll: Unroll, part: Tensor, parts: int) -> Unroll:
+    """The games of one of `parts` equal parts of an unroll; `part` `[]` is read on the device."""
+
+    def cut(tensor: Tensor, dim: int) -> Tensor:
+        return tensor.unflatten(dim, (parts, -1)).index_select(dim, part.view(1)).squeeze(dim)
+
+    fields = {f.name: getattr(unroll, f.name) for f in dataclasses.fields(unroll)}
+    fields["start"] = map_state(lambda tensor: cut(tensor, 0), fields["start"])
+    fields["inputs"] = Inputs(*(cut(tensor, 1) for tensor in fields["inputs"]))
+    return Unroll(
+        **{name: cut(v, 1) if isinstance(v, Tensor) and name != "start" else v for name, v in fields.items()}
+    )
+
+
+def named_tensors(carry: Carry | Unroll) -> dict[str, Tensor]:
+    """All tensors of a carry or an unroll by name, for checkpoints; the memory is shared."""
     found: dict[str, Tensor] = {}
 
     def collect(prefix: str, value) -> None:
@@ -140,7 +154,7 @@ def named_tensors(carry: Carry) -> dict[str, Tensor]:
     return found
 
 
-def load_(carry: Carry, tensors: dict[str, Tensor]) -> None:
+def load_(carry: Carry | Unroll, tensors: dict[str, Tensor]) -> None:
     """Take back what `named_tensors` gave."""
     for name, target in named_tensors(carry).items():
         if name not in tensors:

@@ -26,7 +26,11 @@ class Problem:
     """What is trained. A subclass sets the attributes and overrides what it needs."""
 
     model: nn.Module
-    generators: dict[str, torch.Generator]  # everything random in `loss`, by name
+    generators: dict[str, torch.Generator]  # everything random in `loss` and `prepare`, by name
+    prepare_every: int = 0  # updates between two calls of `prepare`; 0: never
+
+    def prepare(self) -> None:
+        """Work that several updates share, into memory that `loss` reads; captured too, in its own graph."""
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         """One batch's loss and other scalars to average. On a GPU this is captured: no host syncs."""
@@ -62,8 +66,10 @@ class Trainer:
         self.names: list[str] = []  # of the sums
         self.sums: Tensor | None = None  # metrics added up since the last record, on the device
         self.summed = 0  # updates in them
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None  # of an update
         self._eager_updates = 0
+        self._prepare_graph: torch.cuda.CUDAGraph | None = None
+        self._eager_prepares = 0
         self.optimizer = make_optimizer(problem.model, config, device)
         set_float32_precision(config.precision)
 
@@ -134,13 +140,18 @@ class Trainer:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+        if self.problem.prepare_every and self.step % self.problem.prepare_every == 0:
+            self._prepare()
         if self.device.type != "cuda" or not self.config.cuda_graph:
             self._compute()
         elif self._eager_updates < GRAPH_WARMUP:
-            self._compute_on_side_stream()
+            self._on_side_stream(self._compute)
+            self._eager_updates += 1
         else:
             if self._graph is None:
-                self._capture()
+                # Gradients left from the warm-up must go, so that the graph makes its own in its memory pool.
+                self.optimizer.zero_grad(set_to_none=True)
+                self._graph = self._capture(self._compute)
             self._graph.replay()
         self.step += 1
         self.summed += 1
@@ -160,25 +171,37 @@ class Trainer:
             self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=self.device)
         self.sums += torch.stack([loss.detach(), *metrics.values()]).double()
 
-    def _compute_on_side_stream(self) -> None:
+    def _prepare(self) -> None:
+        def prepare():
+            with autocast(self.device, self.config.precision):
+                self.problem.prepare()
+
+        if self.device.type != "cuda" or not self.config.cuda_graph:
+            prepare()
+        elif self._eager_prepares < 1:
+            self._on_side_stream(prepare)
+            self._eager_prepares += 1
+        else:
+            if self._prepare_graph is None:
+                self._prepare_graph = self._capture(prepare)
+            self._prepare_graph.replay()
+
+    def _on_side_stream(self, function: Callable[[], None]) -> None:
         """Warm-up as CUDA graphs want it. These are ordinary updates, and count."""
         side, main = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            self._compute()
+            function()
         main.wait_stream(side)
-        self._eager_updates += 1
 
-    def _capture(self) -> None:
-        # Gradients left from the warm-up must go, so that the graph makes its own in its memory pool.
-        self.optimizer.zero_grad(set_to_none=True)
+    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         for generator in self.problem.generators.values():
             if generator.device.type == "cuda":
                 graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):  # records the update without running it
-            self._compute()
-        self._graph = graph
+        with torch.cuda.graph(graph):  # records without running
+            function()
+        return graph
 
     # ------------------------------------------------------------------ checkpoints
 

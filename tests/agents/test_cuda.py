@@ -13,26 +13,28 @@ from relational_rnn.training.run_folder import RunFolder
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def make(experiment, core, **training):
+def make(experiment, core, updates=1, **training):
     config = experiment.smoke()
-    config = replace(config, core=core, training=replace(config.training, device="cuda", **training))
+    learning = replace(config.learning, updates_per_unroll=updates)
+    training = replace(config.training, device="cuda", **training)
+    config = replace(config, core=core, learning=learning, training=training)
     device = pick_device("cuda")
     return config, Trainer(experiment.make_problem(config, device), config.training, device)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize(("optimizer", "updates"), [("adam", 1), ("rmsprop", 1), ("adam", 2)])
 @pytest.mark.parametrize("core", ["rmc", "lstm", "conv-lstm"])
 @pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
-def test_captured_update_is_the_eager_one(experiment, core, optimizer):
+def test_captured_update_is_the_eager_one(experiment, core, optimizer, updates):
     """The same games: with a learning rate of almost zero no rounding can lead them apart."""
     seen = []
     for cuda_graph in (False, True):
-        _, trainer = make(
-            experiment, core, cuda_graph=cuda_graph, optimizer=optimizer, learning_rate=1e-12, eval_every=0
-        )
+        options = dict(cuda_graph=cuda_graph, optimizer=optimizer, learning_rate=1e-12, eval_every=0)
+        _, trainer = make(experiment, core, updates, **options)
         records = []
         trainer.run(report=records.append)
         assert (trainer._graph is not None) == cuda_graph
+        assert (trainer._prepare_graph is not None) == (cuda_graph and updates > 1)
         seen.append((records, trainer.problem.state()))
     for name, tensor in seen[0][1].items():
         if not name.startswith("core"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss, episode_sums
+from relational_rnn.agents.rollout import share
 from relational_rnn.experiments import box_world, mini_pacman
 from relational_rnn.experiments.reinforcement import Evaluation, Model, build_network
 from relational_rnn.training import checkpoint
@@ -93,6 +94,42 @@ def test_the_loss_is_the_sum_of_its_parts():
     added, _ = agent_loss(problem.model, unroll, replace(mean, reduction="sum"))
     torch.testing.assert_close(added, loss * unroll.actions.numel())
     assert metrics["entropy"].item() == pytest.approx(math.log(2), abs=0.01)
+
+
+def test_several_updates_of_one_unroll():
+    """Four updates learn from four different quarters of the games, which were acted before the first."""
+    problem = recall("lstm", games=8, updates_per_unroll=4)
+    assert problem.prepare_every == 4
+    training = Training(steps=8, batch_size=8, learning_rate=0.05, log_every=1, checkpoint_every=1)
+    records, acted = [], []
+    problem.act = lambda act=problem.act: acted.append(act()) or acted[-1]
+    Trainer(problem, training, CPU).run(report=records.append)
+    assert len(acted) == 2
+    assert [r["frames"] for r in records] == [72] * 4 + [144] * 4
+    ratios = [r["ratio"] for r in records]
+    assert ratios[0] == pytest.approx(1, abs=1e-5)
+    assert ratios[4] == pytest.approx(1, abs=1e-5)  # acted by the newest weights again
+    assert all(abs(ratio - 1) > 1e-5 for ratio in ratios[1:4])
+    whole = acted[0]
+    for part in range(4):
+        piece = share(whole, torch.tensor(part), 4)
+        games = slice(2 * part, 2 * part + 2)
+        assert torch.equal(piece.actions, whole.actions[:, games])
+        assert torch.equal(piece.inputs.image, whole.inputs.image[:, games])
+        assert torch.equal(piece.start[1], whole.start[1][games])
+        assert records[part]["return_sum"] == (whole.episode_returns * whole.done)[:, games].sum().item()
+    with pytest.raises(
+        ValueError, match="games=8 is not allowed; allowed: a multiple of updates_per_unroll = 3"
+    ):
+        recall("lstm", games=8, updates_per_unroll=3)
+
+
+def test_learns_with_several_updates_of_one_unroll():
+    problem = recall("lstm", games=128, updates_per_unroll=4)
+    training = Training(steps=250, batch_size=128, learning_rate=3e-3, log_every=50, checkpoint_every=50)
+    trainer = Trainer(problem, training, CPU)
+    trainer.run()
+    assert trainer.evaluate()["greedy_return"] > 0.95
 
 
 def test_nothing_flows_back_over_an_episode_end():
@@ -186,13 +223,24 @@ def run(experiment, config, path, *, stops=()):
     return tensors, records
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 @pytest.mark.parametrize(
-    ("experiment", "core"), [(box_world, "rmc"), (box_world, "conv-lstm"), (mini_pacman, "lstm")]
+    ("experiment", "core", "optimizer", "updates"),
+    [
+        (box_world, "rmc", "adam", 1),
+        (box_world, "conv-lstm", "rmsprop", 1),
+        (box_world, "rmc", "rmsprop", 4),
+        (mini_pacman, "lstm", "adam", 2),
+        (mini_pacman, "rmc", "rmsprop", 1),
+    ],
 )
-def test_stop_and_resume(tmp_path, experiment, core, optimizer):
+def test_stop_and_resume(tmp_path, experiment, core, optimizer, updates):
     config = experiment.smoke()
-    config = replace(config, core=core, training=replace(config.training, optimizer=optimizer))
+    config = replace(
+        config,
+        core=core,
+        training=replace(config.training, optimizer=optimizer),
+        learning=replace(config.learning, updates_per_unroll=updates),
+    )
     whole = run(experiment, config, tmp_path / "whole")
     parts = run(experiment, config, tmp_path / "parts", stops=(1, 5, 8, 11))
     assert whole[0].keys() == parts[0].keys()
