@@ -292,8 +292,8 @@ def swap_model(run):
         (lambda run: rewrite_config(run, lambda c: c.pop("preset")), "config.json is damaged"),
         (lambda run: rewrite_config(run, lambda c: c["config"].pop("core")), "lacks ['core']"),
         (
-            lambda run: rewrite_config(run, lambda c: c.update(experiment="box-world")),
-            "experiment 'box-world'",
+            lambda run: rewrite_config(run, lambda c: c.update(experiment="sokoban")),
+            "experiment 'sokoban'",
         ),
         (
             lambda run: truncate(run / "checkpoints" / "step-000000060.safetensors"),
