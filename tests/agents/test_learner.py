@@ -256,7 +256,7 @@ def test_stop_and_resume(tmp_path, experiment, core, optimizer, updates):
 def test_learns_a_small_box_world():
     """One box, no distractors, a room of 5 x 5: a random policy solves 8 %."""
     training = Training(
-        steps=500, batch_size=64, learning_rate=2e-3, clip_norm=1.0, log_every=50, checkpoint_every=50
+        steps=800, batch_size=64, learning_rate=2e-3, clip_norm=1.0, log_every=50, checkpoint_every=50
     )
     config = box_world.Config(
         training=training,
@@ -268,4 +268,4 @@ def test_learns_a_small_box_world():
     trainer = Trainer(box_world.make_problem(config, CPU), training, CPU)
     assert trainer.evaluate()["sampled_solved"] < 0.15
     trainer.run()
-    assert trainer.evaluate()["sampled_solved"] > 0.8
+    assert trainer.evaluate()["sampled_solved"] > 0.9
