@@ -1,14 +1,11 @@
-"""Milliseconds of a training step of each core on the paper's workloads, side by side, in one run, on one
-GPU.
+"""Milliseconds of a training step of each core on the paper's workloads, side by side in one run on one GPU.
 
 python benchmarks/cores.py [--only lte-256 acting] [--without compiled] [--output FILE]
 
-Numbers are checked against the float64 specification first; what fails gets no time. Every time is the median
-of
-replays of a CUDA graph, but for rows marked eager. The LSTM is cuDNN's with as many units as the memory has.
-Rows: ours (fused kernels, by precision; with recompute; eager), the same cell as a plain PyTorch loop
-(eager),
-that cell under torch.compile in a CUDA graph, and the LSTM.
+Numbers are checked against the float64 specification first; what fails gets no time. Every time is the
+median of replays of a CUDA graph, but for rows marked eager. The LSTM is cuDNN's with as many units as the
+memory has. Rows: ours (fused kernels, by precision; with recompute; eager), the same cell as a plain PyTorch
+loop (eager), that cell under torch.compile in a CUDA graph, and the LSTM.
 """
 
 from __future__ import annotations

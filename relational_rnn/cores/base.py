@@ -232,3 +232,10 @@ def require(condition: bool, name: str, value, allowed: str) -> None:
     """Raise a one-line ValueError that names the argument, its value and what is allowed."""
     if not condition:
         raise ValueError(f"{name}={value!r} is not allowed; allowed: {allowed}")
+
+
+def require_sizes(**sizes) -> None:
+    """Each a whole number of at least 1; True is not one."""
+    for name, value in sizes.items():
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        require(whole and value >= 1, name, value, "an integer of at least 1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.cores.base import RecurrentCore, require_sizes
 from relational_rnn.cores.lstm import LSTM
 
 
@@ -41,10 +41,7 @@ class DeepLSTM(RecurrentCore):
         dtype=None,
     ):
         super().__init__(batch_first=batch_first)
-        at_least_one = "an integer of at least 1"
-        require(isinstance(num_layers, int) and num_layers > 0, "num_layers", num_layers, at_least_one)
-        require(isinstance(input_size, int) and input_size > 0, "input_size", input_size, at_least_one)
-        require(isinstance(hidden_size, int) and hidden_size > 0, "hidden_size", hidden_size, at_least_one)
+        require_sizes(num_layers=num_layers, input_size=input_size, hidden_size=hidden_size)
         self.hidden_size, self.num_layers = hidden_size, num_layers
         self.input_shape, self.output_shape = (input_size,), (num_layers * hidden_size,)
         widths = [input_size] + [input_size + hidden_size] * (num_layers - 1)

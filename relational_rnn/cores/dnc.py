@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, map_state, require, select
+from relational_rnn.cores.base import RecurrentCore, map_state, require, require_sizes, select
 from relational_rnn.cores.deep_lstm import DeepLSTM, lstm_step
 from relational_rnn.cores.dnc_memory import Interface, Memory, access
 from relational_rnn.cores.lstm import LSTM
@@ -68,7 +68,7 @@ class DNC(RecurrentCore):
         dtype=None,
     ):
         super().__init__(batch_first=batch_first)
-        sizes = dict(
+        require_sizes(
             input_size=input_size,
             output_size=output_size,
             memory_size=memory_size,
@@ -78,8 +78,6 @@ class DNC(RecurrentCore):
             hidden_size=hidden_size,
             num_layers=num_layers,
         )
-        for name, value in sizes.items():
-            require(isinstance(value, int) and value > 0, name, value, "an integer of at least 1")
         require(controller in CONTROLLERS, "controller", controller, " or ".join(map(repr, CONTROLLERS)))
         require(clip_value is None or clip_value > 0, "clip_value", clip_value, "a positive number or None")
         self.memory_size, self.word_size = memory_size, word_size

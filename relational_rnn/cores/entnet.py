@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require, select
+from relational_rnn.cores.base import RecurrentCore, require, require_sizes, select
 from relational_rnn.cores.deep_lstm import lstm_step
 from relational_rnn.cores.lstm import LSTM
 
@@ -71,8 +71,7 @@ class EntNet(RecurrentCore):
         dtype=None,
     ):
         super().__init__(batch_first=batch_first)
-        for name, value in dict(input_size=input_size, num_cells=num_cells, cell_size=cell_size).items():
-            require(isinstance(value, int) and value > 0, name, value, "an integer of at least 1")
+        require_sizes(input_size=input_size, num_cells=num_cells, cell_size=cell_size)
         require(style in STYLES, "style", style, " or ".join(map(repr, STYLES)))
         require(output in ("sum", "concat"), "output", output, "'sum' or 'concat'")
         self.num_cells, self.cell_size, self.style, self.output = num_cells, cell_size, style, output

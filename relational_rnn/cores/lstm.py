@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require, select
+from relational_rnn.cores.base import RecurrentCore, require_sizes, select
 
 
 class LSTM(RecurrentCore):
@@ -32,18 +32,7 @@ class LSTM(RecurrentCore):
         dtype=None,
     ):
         super().__init__(batch_first=batch_first)
-        require(
-            isinstance(input_size, int) and input_size > 0,
-            "input_size",
-            input_size,
-            "an integer of at least 1",
-        )
-        require(
-            isinstance(hidden_size, int) and hidden_size > 0,
-            "hidden_size",
-            hidden_size,
-            "an integer of at least 1",
-        )
+        require_sizes(input_size=input_size, hidden_size=hidden_size)
         self.hidden_size = hidden_size
         self.forget_bias = float(forget_bias)
         self.input_shape, self.output_shape = (input_size,), (hidden_size,)

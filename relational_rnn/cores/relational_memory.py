@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.cores.base import RecurrentCore, require, require_sizes
 from relational_rnn.kernels import op, reference
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
 
@@ -86,9 +86,7 @@ class RelationalMemory(RecurrentCore):
             key_size=head_size if key_size is None else key_size,
             input_rows=1 if input_rows is None else input_rows,
         )
-        for name, value in sizes.items():
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            require(whole and value >= 1, name, value, "an integer of at least 1")
+        require_sizes(**sizes)
         require(gate_style in GATE_STYLES, "gate_style", gate_style, "'unit', 'memory' or None")
         require(backend in BACKENDS, "backend", backend, "'auto', 'reference', 'torch' or 'triton'")
         require(

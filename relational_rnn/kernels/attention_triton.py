@@ -1,9 +1,8 @@
 """The attention of a step and its backward pass as Triton kernels: norm of qkv, attention, residual and norm.
 
-Conventions and shapes as in rows_triton.py, which launches these. The forward kernel replaces the qkv product
-by
-its normalised rows (mean taken off, over the deviation, before weight and shift), which is all that the
-backward pass wants of them.
+Conventions and shapes as in rows_triton.py, which launches these. The forward kernel replaces the qkv
+product by its normalised rows (mean taken off, over the deviation, before weight and shift), which is all
+that the backward pass wants of them.
 """
 
 from __future__ import annotations

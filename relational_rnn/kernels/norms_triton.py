@@ -1,5 +1,4 @@
-"""What rows of the memory go through by themselves, as Triton kernels: norms, gates, update, ReLU; and
-backwards.
+"""What each row of the memory goes through by itself, and back, as Triton kernels: norms, gates, update, ReLU.
 
 Conventions and shapes as in rows_triton.py, which launches these.
 """

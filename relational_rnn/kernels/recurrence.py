@@ -8,8 +8,7 @@ after the loop, instead of one per step.
 
 Shapes: T time, B batch, N memory slots, F slot size, Q = H (2K + V) features, G gate size,
 R = B * N memory rows, L MLP layers, C steps of a stretch. Buffers may be wider than F, Q and 2G:
-`rows.padded`
-says by how much, and what is beyond is zero.
+`rows.padded` says by how much, and what is beyond is zero.
 """
 
 from __future__ import annotations
@@ -94,18 +93,21 @@ class Activations(NamedTuple):
         # what is beyond the true sizes is multiplied by zeros, so it may be anything but NaN
         fresh = p.qkv_weight.new_zeros if p.widened(spec) else p.qkv_weight.new_empty
         gates = 0 if p.gate_weight is None else p.gate_weight.shape[0]
-        hidden, gates = (
-            (fresh(steps, count, size), fresh(steps, count, gates)) if gates else (fresh(0), fresh(0))
-        )
-        mlp = [fresh(steps, count, size) for _ in p.mlp_weights]
-        buffers = (
+        return Activations(
             fresh(steps, count, size),
-            hidden,
+            fresh(steps, count, size) if gates else fresh(0),
             fresh(steps, count, features),
-            gates,
+            fresh(steps, count, gates) if gates else fresh(0),
             fresh(steps, count, size),
+            [fresh(steps, count, size) for _ in p.mlp_weights],
+            rows.extra(steps, tuple(memory.shape), p, spec),
         )
-        return Activations(*buffers, mlp, rows.extra(steps, tuple(memory.shape), p, spec))
+
+    def gradients(self, steps: int, widened: bool) -> Activations:
+        """Buffers for the gradients of what so many steps computed; what they only read needs none."""
+        unused, like = self.qkv.new_empty(steps, 0), torch.zeros_like if widened else torch.empty_like
+        fresh = [like(m[:steps]) for m in (self.qkv, self.gates, self.attended, *self.mlp)]
+        return Activations(unused, unused, *fresh[:3], fresh[3:], [])
 
     def flat(self) -> list[Tensor]:
         return [*self[:5], *self.mlp, *self.extra]
@@ -207,7 +209,7 @@ def backward(
     products = None
     stretch = steps if held is not None else min(STRETCH, steps)
     again = None if held is not None else Activations.make(stretch, memory, p, spec, rows)
-    deltas = Activations.make(stretch, memory, p, spec, rows)
+    deltas = (held or again).gradients(stretch, p.widened(spec))
 
     def begin(t: int) -> Tensor:
         if resets is not None:

@@ -4,16 +4,14 @@ The same functions, under the same names, as rows_torch.py, which says what each
 backward ones and says why they are shaped as they are. Arithmetic is float32 whatever the operands are.
 
 Two kinds of tiles. Where rows of the memory do not meet (gates, MLP norm, ReLU), a tile is some whole rows.
-Where
-they do (attention), it is S whole samples as [S, NP, HP, KP]: sample, slot, head, feature. What one slot
-needs of
-another is written to memory, a barrier passed, and read back through pointers that repeat for every slot:
-that keeps every tile in one register layout, where exchanging registers would cost barriers in the inner
-loop.
+Where they do (attention), it is S whole samples as [S, NP, HP, KP]: sample, slot, head, feature. What one
+slot needs of another is written to memory, a barrier passed, and read back through pointers that repeat for
+every slot: that keeps every tile in one register layout, where exchanging registers would cost barriers in
+the inner loop.
 
 Shapes: N slots, H heads, K key size, V head size, F = H V, D = 2K + V, Q = H D; with a P behind it rounded up
-to
-a power of two, as tiles must be; SQ, SF, SG the widths of buffers. Names: p_ pointers, i_ indices, m_ masks.
+to a power of two, as tiles must be; SQ, SF, SG, SI the widths of buffers. Names: p_ pointers, i_ indices,
+m_ masks.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ PROGRAMS = 528  # of a kernel that sums columns: 4 for each of an H200's multipr
 
 
 def padded(size: int, dtype: torch.dtype) -> int:
-    """Widths that fast matrix products want: rows of whole 16 bytes, and no ragged last tile where it is
-    large."""
+    """Widths that fast matrix products want: whole 16 bytes, and no ragged last tile where it is large."""
     if dtype == torch.float32 or size % 8 == 0:
         return size
     unit = 64 if size >= 512 else 8
