@@ -1,4 +1,4 @@
-"""What each row of the memory goes through by itself, and back, as Triton kernels: norms, gates, update, ReLU.
+"""What each row of the memory passes by itself, and back, in Triton kernels: norms, gates, update, ReLU.
 
 Conventions and shapes as in rows_triton.py, which launches these.
 """
