@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.tasks.nth_farthest import NthFarthest
-from relational_rnn.training.config import Training
+from relational_rnn.training.config import ADDED, Training
 from relational_rnn.training.loop import Problem
 
 NAME = "nth-farthest"
@@ -53,6 +54,24 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Computer:
+    """The Differentiable Neural Computer (core dnc), with a controller of two LSTM layers."""
+
+    memories: int = 8
+    """Words in the memory. The paper tried 1, 8 and 16."""
+    memory_size: int = 512
+    """Features of a word and units of each controller layer. The paper tried 128, 512 and 1024."""
+    heads: int = 1
+    """Words read, and words written, in a step. The paper tried 1, 2 and 4."""
+    compile: bool = True
+    """On a GPU: fuse the memory's kernels, for half the time of an update; needs Triton."""
+
+    def __post_init__(self):
+        for name in ("memories", "memory_size", "heads"):
+            require(getattr(self, name) >= 1, f"dnc.{name}", getattr(self, name), "1 or more")
+
+
+@dataclass(frozen=True)
 class Curriculum:
     """Stages of growing size. Without any, the full task is trained from the first step."""
 
@@ -65,13 +84,14 @@ class Curriculum:
 @dataclass(frozen=True)
 class Config:
     training: Training
-    core: Literal["rmc", "lstm"] = "rmc"
+    core: Literal["rmc", "lstm", "dnc"] = "rmc"
     """The recurrent core."""
     task: NthFarthest = field(default_factory=NthFarthest)
     model: Model = field(default_factory=Model)
     curriculum: Curriculum = field(default_factory=Curriculum)
     eval_samples: int = 12_800
     """Fresh samples of the full task behind each eval_accuracy."""
+    dnc: Computer = field(default_factory=Computer, metadata=ADDED)
 
     def __post_init__(self):
         require(self.eval_samples >= 1, "eval_samples", self.eval_samples, "1 or more")
@@ -98,9 +118,24 @@ class Classifier(nn.Module):
         return self.head(outputs[-1])  # [B, classes]
 
 
-def build_core(core: str, model: Model, input_size: int) -> RecurrentCore:
-    if core == "lstm":
+def build_core(config: Config, device: torch.device) -> RecurrentCore:
+    """The core of the name in the settings, on the CPU; `device` is where it is going to run."""
+    model, input_size = config.model, config.task.input_size
+    if config.core == "lstm":
         return LSTM(input_size, model.total_units, forget_bias=model.forget_bias)
+    if config.core == "dnc":
+        dnc = config.dnc
+        return DNC(
+            input_size,
+            model.head_units,  # not in the paper; as wide as the layer that reads it, so nothing is lost
+            dnc.memories,
+            dnc.memory_size,
+            dnc.heads,
+            dnc.heads,
+            hidden_size=dnc.memory_size,
+            num_layers=2,
+            compile=dnc.compile and device.type == "cuda",
+        )
     heads = model.mem_slots * model.num_heads
     head_size, rest = divmod(model.total_units, heads)
     require(rest == 0, "total_units", model.total_units, f"a multiple of mem_slots x num_heads = {heads}")
@@ -127,7 +162,7 @@ class NthFarthestProblem(Problem):
         self.config, self.device, self.task = config, device, config.task
         seed = config.training.seed
         torch.manual_seed(seed)  # initial weights, made on the CPU so that they are the same on any device
-        core = build_core(config.core, config.model, self.task.input_size)
+        core = build_core(config, device)
         hidden = [config.model.head_units] * config.model.head_layers
         self.model = Classifier(core, hidden, self.task.classes).to(device)
         self.generators = {"data": torch.Generator(device).manual_seed(seed)}
@@ -259,6 +294,7 @@ def smoke() -> Config:
         model=Model(total_units=32, mem_slots=2, num_heads=2, head_layers=1, head_units=16),
         curriculum=Curriculum(((2, 1), (3, 2)), threshold=0.6),
         eval_samples=200,
+        dnc=Computer(memories=2, memory_size=8, heads=2),
     )
 
 
@@ -285,6 +321,7 @@ def demo() -> Config:
         model=Model(total_units=128, mem_slots=4, num_heads=4, head_layers=2, head_units=128),
         curriculum=Curriculum(((2, 1), (3, 1), (3, 2))),
         eval_samples=1000,
+        dnc=Computer(memories=4, memory_size=32),
     )
 
 
