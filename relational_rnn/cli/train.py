@@ -60,7 +60,8 @@ def start(name: str, preset: str, config, path: Path) -> int:
     with user_errors():
         # Before the folder: a wrong size leaves nothing behind.
         trainer = make_trainer(load_experiment(name), config)
-        trainer.run_folder = RunFolder.create(path, name, preset, to_dict(config))
+        parameters = sum(p.numel() for p in trainer.problem.model.parameters())
+        trainer.run_folder = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
     with contextlib.closing(trainer.run_folder):
         print(f"run folder: {path}", flush=True)
         trainer.save()  # step 0: from here on the run can always be resumed
@@ -99,8 +100,10 @@ def train(trainer) -> int:
             with Display(steps, trainer.step) as display:
                 trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
         except Diverged as error:
+            run.session_ends(trainer.step)
             print(f"rmc: stopped: {error}; the last checkpoint is {run.latest_checkpoint()}", file=sys.stderr)
             return 1
+        run.session_ends(trainer.step)
         if trainer.step < steps:
             trainer.save()
             command = f"rmc train --resume {shlex.quote(str(run.path))}"

@@ -1,7 +1,8 @@
 """A run folder: everything about one run, enough to resume, evaluate and plot it without the command.
 
 config.json            {"experiment", "preset", "config"}: what was asked for
-environment.json       a list, one entry for the start and one for each resumption: versions, hardware, commit
+environment.json       a list, one entry for the start and one for each resumption: versions, hardware,
+                       commit, the model's parameters, and when and at which step it ended
 metrics.jsonl          one JSON object a line; docs/metrics.md explains the keys
 checkpoints/           step-000001000.safetensors, the newest few
 weights.safetensors    the model alone, once the run is finished
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from relational_rnn import __version__
 from relational_rnn.training.checkpoint import TEMPORARY, write_text
 
 try:
@@ -42,7 +44,9 @@ class RunFolder:
         self._lock = None
 
     @classmethod
-    def create(cls, path: Path, experiment: str, preset: str, config: dict) -> RunFolder:
+    def create(
+        cls, path: Path, experiment: str, preset: str, config: dict, *, parameters: int | None = None
+    ) -> RunFolder:
         """A new folder. What exists already is left alone, whatever it is."""
         run = cls(Path(path))
         try:
@@ -57,7 +61,7 @@ class RunFolder:
         run.lock()
         run.checkpoints.mkdir()
         run.metrics_path.touch()
-        write_text(run.path / "environment.json", json.dumps([environment()], indent=1) + "\n")
+        write_text(run.path / "environment.json", json.dumps([environment(parameters)], indent=1) + "\n")
         described = {"experiment": experiment, "preset": preset, "config": config}
         write_text(run.path / "config.json", json.dumps(described, indent=1) + "\n")
         return run
@@ -124,11 +128,28 @@ class RunFolder:
         self.lock()
         kept = [record for record in self.metrics() if record["step"] <= step]
         write_text(self.metrics_path, "".join(json.dumps(record) + "\n" for record in kept))
-        path = self.path / "environment.json"
-        sessions = []
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # a note for readers, never needed
-            sessions = json.loads(path.read_text())
-        write_text(path, json.dumps([*sessions, {**environment(), "resumed_at_step": step}], indent=1) + "\n")
+        sessions = self.sessions()
+        parameters = sessions[0].get("parameters") if sessions else None
+        self._write_sessions([*sessions, {**environment(parameters), "resumed_at_step": step}])
+
+    # ------------------------------------------------------------------ environment.json
+
+    def sessions(self) -> list[dict]:
+        """What is noted of each start; nothing where the file is missing or damaged: no run needs it."""
+        sessions = None
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+            sessions = json.loads((self.path / "environment.json").read_text())
+        whole = isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)
+        return sessions if whole else []
+
+    def session_ends(self, step: int) -> None:
+        """Note when and where this session ended; a killed one has no such note."""
+        if sessions := self.sessions():
+            sessions[-1] |= {"ended": _now(), "ended_at_step": step}
+            self._write_sessions(sessions)
+
+    def _write_sessions(self, sessions: list[dict]) -> None:
+        write_text(self.path / "environment.json", json.dumps(sessions, indent=1) + "\n")
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -149,19 +170,35 @@ class RunFolder:
             partial.unlink()
 
 
-def environment() -> dict:
-    """Where and by what a run was made."""
+def environment(parameters: int | None = None) -> dict:
+    """Where and by what a run was made; `parameters` is the model's count."""
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": _now(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": _git("rev-parse", "HEAD") or None,
         "uncommitted_changes": bool(_git("status", "--porcelain")),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "relational_rnn": __version__,
+        "parameters": parameters,
         "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cpu_cores": os.cpu_count(),
         "cpu_threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _cpu_name() -> str | None:
+    """The processor's own name where the system tells it (Linux), else what Python knows."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None
 
 
 def _git(*arguments: str) -> str:
