@@ -28,6 +28,7 @@ class Problem:
     model: nn.Module
     generators: dict[str, torch.Generator]  # everything random in `loss` and `prepare`, by name
     prepare_every: int = 0  # updates between two calls of `prepare`; 0: never
+    frames_per_update: float = 0  # steps of games behind an update, recorded as frames_per_second; 0: no game
 
     def prepare(self) -> None:
         """Work that several updates share, into memory that `loss` reads; captured too, in its own graph."""
@@ -112,6 +113,8 @@ class Trainer:
         record = {"step": self.step, **means, "learning_rate": learning_rate(config, self.step - 1)}
         record |= self.problem.after_interval(means)
         record |= {"seconds": round(self.seconds, 3), "steps_per_second": round(speed, 2)}
+        if self.problem.frames_per_update:
+            record["frames_per_second"] = round(speed * self.problem.frames_per_update)
         if finished or (config.eval_every and self.step % config.eval_every == 0):
             record |= {f"eval_{name}": value for name, value in self.evaluate().items()}
         if self.run_folder is not None:

@@ -54,6 +54,8 @@ def summary(record: dict, steps: int) -> str:
             value = record[name]
             shown = f"{100 * value:.1f} %" if name in PERCENT else f"{value:.4g}"
             parts.append(f"{name.replace('_', ' ')} {shown}")
+    if "frames_per_second" in record:
+        parts.append(f"{record['frames_per_second']:,} frames/s")
     speed = record["steps_per_second"]
     parts.append(f"{speed:.3g} steps/s")
     parts.append(f"{duration((steps - record['step']) / speed)} left")
