@@ -80,9 +80,23 @@ class LSTM(RecurrentCore):
         return torch.cat(outputs), state
 
     def _run(self, x, state):
-        dtype = self.lstm.weight_hh_l0.dtype
-        hidden, cell = (part.to(dtype).unsqueeze(0) for part in state)
-        output, (hidden, cell) = self.lstm(x, (hidden.contiguous(), cell.contiguous()))
+        """What self.lstm does, with its weights as they are now: where torch.func.functional_call has put
+        others in their place, self.lstm would move the parameters in memory. And under autocast in the type
+        that autocast has, where cuDNN would take float16."""
+        lstm, kind = self.lstm, x.device.type
+        weights = [lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0]
+        dtype = weights[0].dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        if dtype != weights[0].dtype or not all(weight.is_leaf for weight in weights):
+            flat = torch.cat([weight.flatten() for weight in weights]).to(dtype)  # in one piece, for cuDNN
+            parts = flat.split([weight.numel() for weight in weights])
+            weights = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+        hidden, cell = (part.to(dtype).unsqueeze(0).contiguous() for part in state)
+        with torch.autocast(kind, enabled=False):
+            output, hidden, cell = torch.lstm(
+                x.to(dtype), (hidden, cell), weights, True, 1, 0.0, self.training, False, False
+            )
         return output, (hidden[0], cell[0])
 
     def extra_repr(self) -> str:
