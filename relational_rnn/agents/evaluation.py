@@ -5,6 +5,7 @@ Shapes: B games, E episodes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -46,17 +47,54 @@ def play_episodes(
 def _play(env, network, games, greedy, generator) -> Episodes:
     carry = rollout.begin(env, network, games, generator)
     over = torch.zeros_like(carry.first)
-    returns = torch.zeros(games, device=env.device)
-    lengths = torch.zeros(games, dtype=torch.long, device=env.device)
-    t = 0
-    while t % CHECK_EVERY or not over.all():
-        output, core = network.step(rollout.look(env, carry), carry.core, carry.first)
-        actions = output.logits.argmax(-1) if greedy else rollout.sample(output.logits, generator)
-        # A game that is over plays on, unrestarted and unseen, until the last one is.
-        game, step = env.step(carry.game, actions, generator, auto_reset=False)
-        returns = torch.where(over, returns, step.episode_return)
-        lengths = torch.where(over, lengths, step.episode_length)
-        over = over | step.done
-        carry = rollout.Carry(game, core, actions, step.reward, torch.zeros_like(over))
-        t += 1
-    return Episodes(returns, lengths)
+    played = Episodes(torch.zeros(games, device=env.device), torch.zeros_like(carry.last_action))
+
+    def play_on() -> None:
+        """A few steps of every game, from and back into the same memory."""
+        now, ready = carry, network.ready(carry.core)
+        for _ in range(CHECK_EVERY):
+            output, core = network.step(rollout.look(env, now), now.core, now.first, ready)
+            actions = output.logits.argmax(-1) if greedy else rollout.sample(output.logits, generator)
+            # A game that is over plays on, unrestarted and unseen, until the last one is.
+            game, step = env.step(now.game, actions, generator, auto_reset=False)
+            for total, value in zip(played, (step.episode_return, step.episode_length), strict=True):
+                total.copy_(torch.where(over, total, value))
+            over.logical_or_(step.done)
+            now = rollout.Carry(game, core, actions, step.reward, torch.zeros_like(over))
+        rollout.copy_(carry, now)
+
+    play_on = repeatable(play_on, env.device, generator)
+    while not over.all():
+        play_on()
+    return played
+
+
+def repeatable(function: Callable[[], None], device: torch.device, generator: torch.Generator):
+    """The function to call many times. On a GPU: itself once, which also warms up, then a CUDA graph of it.
+
+    A step of a game is some hundred small kernels, so eager calls wait for the host nearly all the time.
+    """
+    if device.type != "cuda":
+        return function
+    calls, graph = 0, torch.cuda.CUDAGraph()
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                function()
+            main.wait_stream(side)
+            return
+        if calls == 2:
+            # Weights that autocast has cast outside the graph are not the graph's to read.
+            torch.clear_autocast_cache()
+            graph.register_generator_state(generator)
+            with torch.cuda.graph(graph):  # records without running
+                function()
+            torch.clear_autocast_cache()
+        graph.replay()
+
+    return call

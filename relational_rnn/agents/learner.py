@@ -5,7 +5,7 @@ Shapes: T steps of an unroll, B games, A actions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -17,6 +17,7 @@ from relational_rnn.agents.network import AgentNetwork
 from relational_rnn.agents.rollout import Unroll
 from relational_rnn.agents.vtrace import log_probability, losses, vtrace
 from relational_rnn.cores.base import require
+from relational_rnn.training.config import ADDED
 from relational_rnn.training.loop import Problem
 
 
@@ -45,6 +46,8 @@ class Learning:
 
     updates_per_unroll: int = 1
     """Updates made of each unroll, each of its share of the games; V-trace corrects for the later ones."""
+    time_outs: Literal["end", "bootstrap"] = field(default="end", metadata=ADDED)
+    """An episode whose time is up ends like any other, as in IMPALA, or is worth what its last step was."""
 
     def __post_init__(self):
         for name in ("unroll", "updates_per_unroll"):
@@ -56,6 +59,8 @@ class Learning:
         for name in ("reward_scale", "clip_rho", "clip_c"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
+        known = self.time_outs in ("end", "bootstrap")
+        require(known, "time_outs", self.time_outs, "end or bootstrap")
 
 
 def agent_loss(network: AgentNetwork, unroll: Unroll, learning: Learning) -> tuple[Tensor, dict[str, Tensor]]:
@@ -63,12 +68,15 @@ def agent_loss(network: AgentNetwork, unroll: Unroll, learning: Learning) -> tup
     output, _ = network(unroll.inputs, unroll.start, unroll.first)  # [T + 1, B, ...]
     logits, values = output.logits[:-1], output.value[:-1]
     log_ratios = log_probability(logits, unroll.actions) - log_probability(unroll.logits, unroll.actions)
-    # Time-outs end an episode like anything else, as in IMPALA: nothing is bootstrapped across them.
     discounts = (~unroll.done).float() * learning.discount
+    rewards = unroll.rewards * learning.reward_scale
+    if learning.time_outs == "bootstrap":
+        # The frame after a time-out is not kept; the value one step before it stands in for its value.
+        rewards = rewards + unroll.truncated * learning.discount * values.detach()
     targets = vtrace(
         log_ratios.detach(),
         discounts,
-        unroll.rewards * learning.reward_scale,
+        rewards,
         values.detach(),
         output.value[-1].detach(),
         clip_rho=learning.clip_rho,
@@ -110,8 +118,9 @@ class AgentProblem(Problem):
     The games, the core's states and the random generator live on the device at fixed addresses, and belong
     to the checkpoint, so that on a GPU an update is one CUDA graph and a resumed run goes on as if it had
     never stopped. `solved_at`: an episode whose return is at least this is solved (None: the game has no
-    such thing). `stagger`: the first episodes begin with their step counters anywhere below this, as if they
-    had been going on, so that games with a time limit do not all end in the same step (0: they do).
+    such thing). `eval_env`: the games of the evaluation, where they are others. `stagger`: the first episodes
+    begin with their step counters anywhere below this, as if they had been going on, so that games with a
+    time limit do not all end in the same step (0: they do).
     """
 
     def __init__(
@@ -124,10 +133,12 @@ class AgentProblem(Problem):
         seed: int = 0,
         eval_episodes: int = 1000,
         eval_games: int = 1024,
+        eval_env=None,
         solved_at: float | None = None,
         stagger: int = 0,
     ):
         self.env, self.model, self.learning = env, network, learning
+        self.eval_env = eval_env or env
         self.eval_episodes, self.eval_games, self.solved_at = eval_episodes, eval_games, solved_at
         generator = torch.Generator(env.device).manual_seed(seed)
         self.generators = {"games": generator}
@@ -136,6 +147,7 @@ class AgentProblem(Problem):
             self.carry.game.steps.random_(stagger, generator=generator)
         self.frames = torch.zeros((), dtype=torch.long, device=env.device)  # steps of all games together
         self.parts = parts = learning.updates_per_unroll
+        self.frames_per_update = games * learning.unroll / parts
         require(games % parts == 0, "games", games, f"a multiple of updates_per_unroll = {parts}")
         if parts > 1:
             self.prepare_every = parts
@@ -182,7 +194,7 @@ class AgentProblem(Problem):
         scores = {}
         for name, greedy in (("greedy", True), ("sampled", False)):
             played = play_episodes(
-                self.env, self.model, self.eval_episodes, games=self.eval_games, greedy=greedy
+                self.eval_env, self.model, self.eval_episodes, games=self.eval_games, greedy=greedy
             )
             scores[f"{name}_return"] = played.returns.mean().item()
             scores[f"{name}_length"] = played.lengths.float().mean().item()

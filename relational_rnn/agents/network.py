@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,13 @@ class Inputs(NamedTuple):
 class Output(NamedTuple):
     logits: Tensor  # [..., A] float32
     value: Tensor  # [...] float32
+
+
+class Ready(NamedTuple):
+    """What many steps with the same weights share."""
+
+    fresh: State  # the core's initial state of B games
+    folded: Any  # the core's weights multiplied out and cast (RelationalMemory.fold), or None
 
 
 class Encoder(nn.Module):
@@ -178,10 +185,21 @@ class AgentNetwork(nn.Module):
                 output = F.relu(self.trunk(output))
             return Output(self.policy(output), self.value(output).squeeze(-1))
 
-    def step(self, inputs: Inputs, state: State, first: Tensor) -> tuple[Output, State]:
+    def ready(self, state: State) -> Ready:
+        """To take many steps with, from this state: what does not change until the weights do."""
+        return Ready(self.core.initial_like(state), self.core.fold() if hasattr(self.core, "fold") else None)
+
+    def step(
+        self, inputs: Inputs, state: State, first: Tensor, ready: Ready | None = None
+    ) -> tuple[Output, State]:
         """One step of B games; where `first` `[B]` is true an episode begins and the state with it."""
-        state = select(first, self.core.initial_like(state), state)
-        output, state = self.core.step(self.features(inputs), state)
+        ready = ready or self.ready(state)
+        state = select(first, ready.fresh, state)
+        features = self.features(inputs)
+        if ready.folded is None:
+            output, state = self.core.step(features, state)
+        else:
+            output, state = self.core.step(features, state, ready.folded)
         return self.heads(output), state
 
     def forward(self, inputs: Inputs, state: State, first: Tensor) -> tuple[Output, State]:

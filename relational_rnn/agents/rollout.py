@@ -42,6 +42,7 @@ class Unroll:
     logits: Tensor  # [T, B, A] float32, of the policy that acted
     rewards: Tensor  # [T, B] float32
     done: Tensor  # [T, B] bool: this step ended the episode
+    truncated: Tensor  # [T, B] bool: it did because time was up
     episode_returns: Tensor  # [T, B] float32, of the episode so far; of the whole episode where `done`
     episode_lengths: Tensor  # [T, B] int64, likewise
 
@@ -76,16 +77,18 @@ def act(
 ) -> tuple[Unroll, Carry]:
     """Play `steps` steps with the network's policy; games that end begin again. `carry` is left as it is."""
     start = map_state(torch.clone, carry.core)
+    ready = network.ready(carry.core)
     seen, first, played = [], [], []
     for t in range(steps):
         inputs = look(env, carry)
-        output, core = network.step(inputs, carry.core, carry.first)
+        output, core = network.step(inputs, carry.core, carry.first, ready)
         actions = sample(output.logits, generator)
         game, step = advance(env, carry.game, actions, generator, t, steps)
         done = step.done
         seen.append(inputs)
         first.append(carry.first)
-        played.append((actions, output.logits, step.reward, done, step.episode_return, step.episode_length))
+        outcome = (step.reward, done, step.truncated, step.episode_return, step.episode_length)
+        played.append((actions, output.logits, *outcome))
         carry = Carry(
             game=game,
             core=core,

@@ -69,6 +69,7 @@ class LevelGenerator:
         self.slots = 1 + self.longest + self.most_forward * branch_length + self.most_backward
         tensor = lambda values: torch.tensor(list(values), device=self.device)  # noqa: E731
         self._choices = tensor(solution_lengths), tensor(num_forward), tensor(num_backward)
+        self._offered = tuple(torch.tensor(choices.numel(), device=self.device) for choices in self._choices)
         self._slot = torch.arange(self.longest + 1, device=self.device)
 
         # The original draws x from 1..grid_size-3 and y from 2..grid_size-1; the 3 x 4 cells around key and
@@ -86,6 +87,17 @@ class LevelGenerator:
         room = torch.full((self.side, self.side), BORDER, dtype=torch.uint8)
         room[1:-1, 1:-1] = BACKGROUND
         self._empty_room = room.flatten().to(self.device)
+
+    def offer(self, lengths: int, forward: int) -> None:
+        """Draw from the first so many of `solution_lengths` and of `num_forward` only, from now on.
+
+        The numbers are read on the device: a CUDA graph captured before draws by the new ones too.
+        """
+        named = ("solution_lengths", lengths), ("num_forward", forward)
+        for (name, count), choices, offered in zip(named, self._choices, self._offered, strict=False):
+            if not 1 <= count <= choices.numel():
+                raise ValueError(f"{count} of {name} cannot be offered; allowed: 1 to {choices.numel()}")
+            offered.fill_(count)
 
     def sample(self, n: int, generator: torch.Generator) -> Levels:
         """n levels; those not `accepted` are to be thrown away, as the original starts over with them."""
@@ -126,8 +138,8 @@ class LevelGenerator:
         random one of them, and its keys are of ids L+1..19 (20 is never drawn).
         """
         length, forward, backward = (
-            look_up(choices, pick(counts_u[:, i], choices.numel()))[:, None]
-            for i, choices in enumerate(self._choices)
+            look_up(choices, pick(counts_u[:, i], offered))[:, None]
+            for i, (choices, offered) in enumerate(zip(self._choices, self._offered, strict=True))
         )  # [n, 1] each
         slot = self._slot.expand(counts_u.shape[0], -1)  # [n, longest + 1]
         locks, contents, present = [slot], [torch.where(slot == length, 0, slot + 1)], [slot <= length]

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from relational_rnn.agents.learner import AgentProblem, Learning
+from relational_rnn.cores.base import require
 from relational_rnn.environments.box_world import BoxWorld
 from relational_rnn.experiments.reinforcement import Core, Evaluation, Model, build_problem
-from relational_rnn.training.config import Training
+from relational_rnn.training.config import ADDED, Training
 
 NAME = "box-world"
 SOLVED_AT = 10.0  # the gem's reward: without it a return is 5 at most
@@ -39,6 +41,12 @@ class Task:
     """Steps after which an episode is cut off."""
     refill: float = 0.125
     """Levels made ahead per game and step."""
+    curriculum: float = field(default=0.0, metadata=ADDED)
+    """Begin with the first of solution_lengths and num_forward, and add the next one whenever this share of
+    the levels was solved; 0: all from the beginning. Evaluation always has all."""
+
+    def __post_init__(self):
+        require(0 <= self.curriculum <= 1, "curriculum", self.curriculum, "0 to 1")
 
 
 @dataclass(frozen=True)
@@ -66,9 +74,50 @@ def make_env(task: Task, device: torch.device) -> BoxWorld:
 
 
 def make_problem(config: Config, device: torch.device) -> AgentProblem:
-    env = make_env(config.task, device)
-    side, limit = env.side, config.task.max_steps
-    return build_problem(env, (side, side), config, solved_at=SOLVED_AT, stagger=limit)
+    env, task = make_env(config.task, device), config.task
+    options = dict(solved_at=SOLVED_AT, stagger=task.max_steps)
+    if task.curriculum:
+        options |= dict(kind=Growing, eval_env=make_env(task, device), grow_at=task.curriculum)
+        options["counts"] = len(task.solution_lengths), len(task.num_forward)
+    return build_problem(env, (env.side, env.side), config, **options)
+
+
+class Growing(AgentProblem):
+    """Levels grow with success: a further number of distractors, then a further length, in turns.
+
+    `grow_at`: the share solved in an interval that makes them grow. `counts`: how many lengths and numbers of
+    distractors there are.
+    """
+
+    def __init__(self, env, *args, grow_at: float, counts: tuple[int, int], **options):
+        self.grow_at, self.counts = grow_at, counts
+        self.offered = torch.ones(2, dtype=torch.long)  # lengths and numbers of distractors in use
+        env.generator.offer(1, 1)
+        super().__init__(env, *args, **options)
+
+    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
+        record = super().after_interval(metrics)
+        if record.get("episode_solved", 0.0) >= self.grow_at:
+            lengths, forward = self.offered.tolist()
+            longest, most = self.counts
+            if forward < most and (forward <= lengths or lengths == longest):
+                self._offer(lengths, forward + 1)
+            elif lengths < longest:
+                self._offer(lengths + 1, forward)
+        lengths, forward = self.offered.tolist()
+        stage = {"stage": lengths + forward - 1, "offered_lengths": lengths, "offered_distractors": forward}
+        return record | stage
+
+    def _offer(self, lengths: int, forward: int) -> None:
+        self.offered.copy_(torch.tensor([lengths, forward]))
+        self.env.generator.offer(lengths, forward)
+
+    def state(self) -> dict[str, Tensor]:
+        return super().state() | {"offered": self.offered}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        super().load_state(state)
+        self._offer(*state["offered"].tolist())
 
 
 # ------------------------------------------------------------------ presets

@@ -109,12 +109,17 @@ def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) ->
 
 
 def build_problem(
-    env, room_shape: tuple[int, int], config, *, solved_at: float | None = None, stagger: int = 0
+    env,
+    room_shape: tuple[int, int],
+    config,
+    *,
+    kind: type[AgentProblem] = AgentProblem,
+    **options,
 ) -> AgentProblem:
-    """From a Config of either game, with the games on `env.device`."""
+    """From a Config of either game, with the games on `env.device`; `options` go to the problem."""
     seed = config.training.seed
     torch.manual_seed(seed)  # initial weights, made on the CPU so that they are the same on any device
-    return AgentProblem(
+    return kind(
         env,
         build_network(env, room_shape, config.core, config.model).to(env.device),
         config.learning,
@@ -122,6 +127,5 @@ def build_problem(
         seed=seed,
         eval_episodes=config.evaluation.episodes,
         eval_games=config.evaluation.games,
-        solved_at=solved_at,
-        stagger=stagger,
+        **options,
     )

@@ -8,6 +8,7 @@ import torch
 
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss, episode_sums
 from relational_rnn.agents.rollout import share
+from relational_rnn.environments.box_world_levels import LOCK
 from relational_rnn.experiments import box_world, mini_pacman
 from relational_rnn.experiments.reinforcement import Evaluation, Model, build_network
 from relational_rnn.training import checkpoint
@@ -17,7 +18,7 @@ from relational_rnn.training.run_folder import RunFolder
 from tests.agents.recall import Recall
 
 CPU = torch.device("cpu")
-TIMINGS = ("seconds", "steps_per_second")
+TIMINGS = ("seconds", "steps_per_second", "frames_per_second")
 
 
 def recall(core, seed=0, games=32, **learning):
@@ -55,7 +56,7 @@ def test_it_is_the_memory_that_learns():
     """The control: with the state cleared before every step nothing can be learned."""
     problem = recall("rmc")
     step, forward = problem.model.step, problem.model.forward
-    problem.model.step = lambda inputs, state, first: step(inputs, state, first | True)
+    problem.model.step = lambda inputs, state, first, ready: step(inputs, state, first | True, ready)
     problem.model.forward = lambda inputs, state, first: forward(inputs, state, first | True)
     training = Training(steps=100, batch_size=32, learning_rate=3e-3, log_every=50, checkpoint_every=50)
     trainer = Trainer(problem, training, CPU)
@@ -148,6 +149,58 @@ def test_nothing_flows_back_over_an_episode_end():
         gradients.append(torch.autograd.grad(loss, logits)[0])
     torch.testing.assert_close(gradients[0][:3], gradients[1][:3])  # the first episode is steps 0 to 2
     assert not torch.allclose(gradients[0][3:5], gradients[1][3:5])
+
+
+def test_time_outs():
+    """An end by time alone is worth the value there, or nothing; an end by the rules is worth nothing."""
+    problem = recall("lstm", games=4, unroll=9)
+    unroll = problem.act()
+    assert not unroll.truncated.any()
+    cut = replace(unroll, truncated=unroll.done, rewards=unroll.rewards * 0)
+    output, _ = problem.model(unroll.inputs, unroll.start, unroll.first)
+    values = torch.full_like(output.value, 3.0)
+    logits = output.logits.detach().requires_grad_()
+    stored = (output._replace(logits=logits, value=values), None)
+    gradients = {}
+    for kind in ("end", "bootstrap"):
+        learning = Learning(unroll=9, time_outs=kind, entropy_cost=0, discount=1.0)
+        loss, metrics = agent_loss(lambda *_: stored, cut, learning)
+        gradients[kind] = torch.autograd.grad(loss, logits)[0], metrics["value_loss"].item()
+    # Nothing is surprising where a value of 3 leads to a value of 3; where it leads to nothing, all is.
+    assert gradients["bootstrap"][0].abs().max() < 1e-6
+    assert gradients["bootstrap"][1] == pytest.approx(0, abs=1e-6)
+    assert gradients["end"][0][:-1].abs().min() > 1e-3
+    assert gradients["end"][1] == pytest.approx(4.5)
+    plain = Learning(unroll=9, time_outs="bootstrap")
+    assert agent_loss(problem.model, unroll, plain)[0] == agent_loss(problem.model, unroll, Learning())[0]
+
+
+def test_levels_grow_with_success():
+    """A further number of distractors, then a further length, in turns; a resumed run is where it was."""
+    config = box_world.smoke()
+    task = replace(config.task, grid_size=12, solution_lengths=(1, 2, 3), num_forward=(0, 1), curriculum=0.9)
+    config = replace(config, task=task)
+    problem = box_world.make_problem(config, CPU)
+    seen = []
+    for solved in (0.5, 0.9, 1.0, 1.0, 0.89, 1.0):
+        metrics = {"episodes": 10.0, "return_sum": 0.0, "length_sum": 0.0, "solved_sum": 10 * solved}
+        record = problem.after_interval(metrics)
+        seen.append((record["stage"], record["offered_lengths"], record["offered_distractors"]))
+    assert seen == [(1, 1, 1), (2, 1, 2), (3, 2, 2), (4, 3, 2), (4, 3, 2), (4, 3, 2)]
+    generator = torch.Generator().manual_seed(0)
+
+    def boxes(problem_env):
+        return (problem_env.generator.sample(500, generator).room >= LOCK).sum(1)
+
+    easy = box_world.make_problem(config, CPU)
+    assert boxes(easy.env).max() == 1
+    assert boxes(easy.eval_env).max() == 4  # 3 on the way and a distractor
+    easy.load_state(problem.state())
+    assert boxes(easy.env).max() == 4
+    with pytest.raises(ValueError, match=r"curriculum=1.5 is not allowed; allowed: 0 to 1"):
+        box_world.Task(curriculum=1.5)
+    with pytest.raises(ValueError, match="4 of solution_lengths cannot be offered; allowed: 1 to 3"):
+        easy.env.generator.offer(4, 1)
 
 
 def test_every_weight_gets_a_gradient_under_autocast():

@@ -1,5 +1,7 @@
 """Acting: what an unroll holds, that unrolls join, and that replaying one gives the acting policy again."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -8,6 +10,7 @@ from relational_rnn.agents import rollout
 from relational_rnn.agents.evaluation import play_episodes
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss
 from relational_rnn.agents.network import NO_ACTION, Inputs
+from relational_rnn.cores.base import map_state
 from relational_rnn.environments import BoxWorld, MiniPacman, base, box_world, mini_pacman
 from relational_rnn.experiments.reinforcement import Model, build_network
 from tests.agents.recall import Recall
@@ -85,6 +88,23 @@ def test_unrolls_join():
     _, carried = problem.model(parts, before.start, before.first[:-1])
     torch.testing.assert_close(carried, after.start, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(last, after.start)
+
+
+@pytest.mark.parametrize("core", ["rmc", "lstm"])
+def test_steps_with_weights_made_ready(core):
+    """What is computed once for many steps gives the numbers of computing it for each."""
+    env = GAMES["box"]()
+    network = build_network(env, (10, 10), core, replace(MODEL, backend="torch"))
+    carry = rollout.begin(env, network, 5, torch.Generator().manual_seed(0))
+    state = map_state(torch.randn_like, carry.core)
+    first = torch.tensor([True, False, True, False, False])
+    ready = network.ready(state)
+    assert (ready.folded is not None) == (core == "rmc")
+    inputs = rollout.look(env, carry)
+    once, after = network.step(inputs, state, first, ready)
+    each, after_each = network.step(inputs, state, first)
+    for a, b in zip((*once, after), (*each, after_each), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_acting_leaves_its_start_alone_and_repeats_itself():
