@@ -176,27 +176,65 @@ class RelationalMemory(RecurrentCore):
         last = memories[-1] if x.shape[0] else state
         return memories.flatten(2), last
 
-    def forward(self, x, state=None, *, resets: Tensor | None = None, need_weights: bool = False):
-        """As every core's forward; with `need_weights` a third value, a `Trace` of attention and gates."""
-        if not need_weights:
-            return super().forward(x, state, resets=resets)
-        if isinstance(x, PackedSequence) or self.output_gate:
-            raise ValueError("need_weights=True is not allowed with a PackedSequence or an output gate")
-        x, state, resets, restore = self._to_time_major(x, state, resets)
-        require(x.shape[0] > 0, "length of the input", 0, "at least 1 with need_weights=True")
-        memories, trace = self._scan(x, state, resets, need_weights=True)
-        trace = Trace(*(None if part is None else restore(part) for part in trace))
-        return restore(memories.flatten(2)), restore.state(memories[-1]), trace
+    def forward(
+        self,
+        x,
+        state=None,
+        *,
+        resets: Tensor | None = None,
+        need_weights: bool = False,
+        attention_bias: Tensor | None = None,
+    ):
+        """As every core's forward; with `need_weights` a third value, a `Trace` of attention and gates.
 
-    def _scan(self, x, state, resets, need_weights=False, folded=None):
+        `attention_bias` is added to the attention logits: shaped as `Trace.attention`, or 1 where all are to
+        get the same; -inf cuts a query row (slot or input) off from a key row. Both run the reference,
+        whatever the backend.
+        """
+        if not need_weights and attention_bias is None:
+            return super().forward(x, state, resets=resets)
+        asked = "need_weights=True" if need_weights else "attention_bias"
+        if isinstance(x, PackedSequence) or self.output_gate:
+            raise ValueError(f"{asked} is not allowed with a PackedSequence or an output gate")
+        x, state, resets, restore = self._to_time_major(x, state, resets)
+        require(x.shape[0] > 0, "length of the input", 0, f"at least 1 with {asked}")
+        bias = None if attention_bias is None else self._checked_bias(attention_bias, restore, x)
+        memories, trace = self._scan(x, state, resets, need_weights, bias=bias)
+        output, state = restore(memories.flatten(2)), restore.state(memories[-1])
+        if not need_weights:
+            return output, state
+        return output, state, Trace(*(None if part is None else restore(part) for part in trace))
+
+    def _checked_bias(self, bias: Tensor, restore, x: Tensor) -> Tensor:
+        """-> time-major and expanded, [T, B, blocks, H, N+R, N+R]."""
+        rows = self.mem_slots + (self.input_rows or 1)
+        wanted = [*x.shape[:2], len(self.blocks), self.spec.num_heads, rows, rows]
+        if not isinstance(bias, Tensor) or not bias.is_floating_point():
+            kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+            raise ValueError(f"attention_bias must be a tensor of a floating point dtype, got {kind}")
+        time = wanted[:2] if restore.batched else wanted[:1]
+        allowed = [*(reversed(time) if restore.batch_first else time), *wanted[2:]]
+        if bias.dim() != len(allowed) or any(
+            size not in (1, full) for size, full in zip(bias.shape, allowed, strict=True)
+        ):
+            raise ValueError(f"attention_bias has shape {list(bias.shape)}; allowed: {allowed} or 1 for any")
+        given = bias if restore.batched else bias.unsqueeze(1)
+        given = given.transpose(0, 1) if restore.batched and restore.batch_first else given
+        if bias.device != x.device:
+            raise ValueError(f"attention_bias is on {bias.device}, the input on {x.device}")
+        if bool((given == float("-inf")).all(-1).any()) or not bool((given < float("inf")).all()):
+            raise ValueError("attention_bias must leave every query row a key row, and have no inf or NaN")
+        return given.expand(wanted)
+
+    def _scan(self, x, state, resets, need_weights=False, folded=None, bias=None):
         """Time-major x -> (memories [T, B, N, F], trace)."""
         weights, state = self.weights(), state.to(self.input_projection.weight.dtype)
-        backend = "reference" if need_weights else self.backend
+        backend = "reference" if need_weights or bias is not None else self.backend
         rows = op.choose(backend, state, x.shape[0], weights, self.input_rows or 1, self.recompute)
         if rows is None:
             fresh = None if resets is None else self.initial_like(state)
             inputs = self._inputs_step_by_step(x) if self.backend == "reference" else self.project_inputs(x)
-            return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights)
+            return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights, bias)
         x = x if self.input_rows is None else x.squeeze(-2)
         folded = folded or self._fold(weights, rows)
         return op.scan(x, state, folded, self.spec, resets, self.recompute), None

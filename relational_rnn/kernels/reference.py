@@ -85,8 +85,11 @@ def apply_mlp(rows: Tensor, mlp) -> Tensor:
     return rows
 
 
-def attend(memory: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need_weights: bool = False):
-    """Equations 1-2 and the MLP, block after block: [B, N, F] -> ([B, N, F], attention per block)."""
+def attend(memory: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need_weights=False, bias=None):
+    """Equations 1-2 and the MLP, block after block: [B, N, F] -> ([B, N, F], attention per block).
+
+    `bias` [B, blocks, H, N+R, N+R] is added to the logits; -inf keeps a query row from seeing a key row.
+    """
     slots, rows, input_rows = memory.shape[-2], memory, inputs.rows
     attention = []
     for i, block in enumerate(weights.blocks):
@@ -97,7 +100,10 @@ def attend(memory: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need
             rows = torch.cat([rows, input_rows], dim=-2)
         elif not need_weights and not _tiny(slots, k):
             q = q[..., :slots, :]  # nobody reads what the input rows would attend to
-        share = (q * spec.scale @ k.transpose(-1, -2)).softmax(dim=-1)  # [B, H, N(+R), N+R]
+        logits = q * spec.scale @ k.transpose(-1, -2)  # [B, H, N(+R), N+R]
+        if bias is not None:
+            logits = logits + bias[:, i, :, : q.shape[-2]]
+        share = logits.softmax(dim=-1)
         if need_weights:
             attention.append(share)
         read = (share @ v)[..., : rows.shape[-2], :].transpose(-3, -2).flatten(-2)  # [B, N(+R), F]
@@ -120,12 +126,20 @@ def _tiny(slots: int, k: Tensor) -> bool:
     return k.device.type == "cpu" and slots * rows * size < 400 <= rows * rows * size
 
 
-def step(memory: Tensor, hidden: Tensor, inputs: InputRows, weights: Weights, spec: Spec, need_weights=False):
+def step(
+    memory: Tensor,
+    hidden: Tensor,
+    inputs: InputRows,
+    weights: Weights,
+    spec: Spec,
+    need_weights: bool = False,
+    bias: Tensor | None = None,
+):
     """One step. `hidden` is what the gates read: tanh(memory), or the gated output where there is one.
 
     Returns (next memory, gate values or (), attention per block); gates come as (input, forget[, output]).
     """
-    candidate, attention = attend(memory, inputs, weights, spec, need_weights)
+    candidate, attention = attend(memory, inputs, weights, spec, need_weights, bias)
     if spec.gate_style is None:
         return candidate, (), attention
     gates = inputs.gates + F.linear(hidden, weights.gate_weight)  # [B, N, 2G]
@@ -142,10 +156,12 @@ def scan(
     resets: Tensor | None = None,
     fresh: Tensor | None = None,
     need_weights: bool = False,
+    bias: Tensor | None = None,
 ) -> tuple[Tensor, Trace | None]:
     """All steps: memory [B, N, F] -> (memories after each step [T, B, N, F], trace).
 
-    Where `resets[t, b]`, step t of b starts from `fresh` [B, N, F].
+    Where `resets[t, b]`, step t of b starts from `fresh` [B, N, F]. `bias` [T, B, blocks, H, N+R, N+R] is
+    added to the attention logits.
     """
     memories, attention, input_gates, forget_gates = [], [], [], []
     # unbind, not indexing: the gradient of an index is a tensor as large as all steps, once for each step
@@ -153,7 +169,8 @@ def scan(
     for t, now in enumerate(map(InputRows, *parts)):
         if resets is not None:
             memory = torch.where(resets[t, :, None, None], fresh, memory)
-        memory, gates, shares = step(memory, memory.tanh(), now, weights, spec, need_weights)
+        now_bias = None if bias is None else bias[t]
+        memory, gates, shares = step(memory, memory.tanh(), now, weights, spec, need_weights, now_bias)
         memories.append(memory)
         if need_weights:
             attention.append(torch.stack(shares, dim=1))
