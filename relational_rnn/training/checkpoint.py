@@ -85,6 +85,11 @@ def load_model(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None
     model.load_state_dict(tensors)
 
 
+def evaluated_weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of a checkpoint's tensors the model's, averaged where the run averages."""
+    return without_prefix("model", tensors) | without_prefix("average", tensors)
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """What the optimiser remembers of each parameter (Adam: step, exp_avg, exp_avg_sq), by parameter name."""
     return {

@@ -36,6 +36,13 @@ class Training:
     """Memory of RMSProp's squared gradients."""
     epsilon: float | None = field(default=None, metadata=ADDED)
     """Added to the root of the squared gradients; None is 1e-8 for Adam and 0.01 for RMSProp."""
+    weight_decay: float = field(default=0.0, metadata=ADDED)
+    """AdamW: matrices shrink by this times the learning rate in every update; Adam only."""
+    average_decay: float | None = field(default=None, metadata=ADDED)
+    """Evaluate and keep a mean of the weights (training/averaging.py): 1 counts all updates the same, less
+    the newest ones most (0.999: about the last 1000); None evaluates the weights themselves."""
+    average_after: int = field(default=0, metadata=ADDED)
+    """Updates before that mean begins."""
     warmup_steps: int = 0
     """Updates over which the learning rate rises from zero."""
     clip_norm: float | None = None
@@ -62,7 +69,14 @@ class Training:
     def __post_init__(self):
         for name in ("steps", "batch_size", "log_every", "checkpoint_every", "keep_checkpoints"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("final_learning_rate", "warmup_steps", "eval_every", "seed"):
+        for name in (
+            "final_learning_rate",
+            "warmup_steps",
+            "eval_every",
+            "seed",
+            "weight_decay",
+            "average_after",
+        ):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
@@ -70,6 +84,10 @@ class Training:
         require(0 <= self.rmsprop_decay < 1, "rmsprop_decay", self.rmsprop_decay, "0 or more, less than 1")
         epsilon = self.epsilon
         require(epsilon is None or epsilon > 0, "epsilon", epsilon, "None or more than 0")
+        plain = self.optimizer == "adam" or self.weight_decay == 0
+        require(plain, "weight_decay", self.weight_decay, f"0 with optimizer={self.optimizer!r}")
+        decay = self.average_decay
+        require(decay is None or 0 < decay <= 1, "average_decay", decay, "None or more than 0, at most 1")
         clip = self.clip_norm
         require(clip is None or clip > 0, "clip_norm", clip, "None or more than 0")
         require(self.precision in PRECISIONS, "precision", self.precision, " | ".join(PRECISIONS))

@@ -10,12 +10,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from relational_rnn.training import checkpoint
+from relational_rnn.training.averaging import WeightAverage
 from relational_rnn.training.config import Training
+from relational_rnn.training.distributed import Ranks
+from relational_rnn.training.optimizers import make_optimizer
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
 from relational_rnn.training.schedules import learning_rate
 
@@ -28,6 +33,7 @@ class Problem:
     model: nn.Module
     generators: dict[str, torch.Generator]  # everything random in `loss` and `prepare`, by name
     prepare_every: int = 0  # updates between two calls of `prepare`; 0: never
+    parts: int = 1  # calls of `loss` for one update, which follows the mean of their gradients
     frames_per_update: float = 0  # steps of games behind an update, recorded as frames_per_second; 0: no game
 
     def prepare(self) -> None:
@@ -45,6 +51,10 @@ class Problem:
         """Scores on fresh data, without touching the training's random generators."""
         return {}
 
+    def evaluate_at_end(self) -> dict[str, float]:
+        """More scores, for the finished model only: what nothing may be chosen by."""
+        return {}
+
     def state(self) -> dict[str, Tensor]:
         """What else a checkpoint must hold."""
         return {}
@@ -52,16 +62,23 @@ class Problem:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` gave."""
 
+    def write_files(self, folder: Path) -> None:
+        """What else a new run folder must hold to be used without the training data."""
+
 
 class Diverged(RuntimeError):
     """The loss is no longer a number."""
 
 
 class Trainer:
-    """Trains a problem. Without a run folder nothing is written and `save` and `resume` cannot be called."""
+    """Trains a problem. Without a run folder nothing is written and `resume` cannot be called.
+
+    Of several processes (training/distributed.py) each has a trainer, and the first one the run folder.
+    """
 
     def __init__(self, problem: Problem, config: Training, device: torch.device):
         self.problem, self.config, self.device = problem, config, device
+        self.ranks = Ranks.current()
         self.run_folder: RunFolder | None = None
         self.step, self.seconds = 0, 0.0
         self.names: list[str] = []  # of the sums
@@ -71,7 +88,11 @@ class Trainer:
         self._eager_updates = 0
         self._prepare_graph: torch.cuda.CUDAGraph | None = None
         self._eager_prepares = 0
+        # Updates with communication between processes are not captured: nobody has tested that.
+        self._captures = config.cuda_graph and device.type == "cuda" and self.ranks.count == 1
         self.optimizer = make_optimizer(problem.model, config, device)
+        averaging = config.average_decay is not None
+        self.average = WeightAverage(problem.model, config, device) if averaging else None
         set_float32_precision(config.precision)
 
     # ------------------------------------------------------------------ running
@@ -86,14 +107,14 @@ class Trainer:
         """Train to step `until` (all of them by default) or until `stop()`; `report` gets every record.
 
         Records, curriculum moves, evaluations and checkpoints happen at multiples of `log_every` and at the
-        last step, wherever a run was stopped in between.
+        last step, wherever a run was stopped in between. Several processes stop only there, together.
         """
-        config = self.config
+        config, alone = self.config, self.ranks.count == 1
         until = config.steps if until is None else min(until, config.steps)
-        while self.step < until and not stop():
+        while self.step < until and not self.ranks.any(stop()):
             boundary = min(until, (self.step // config.log_every + 1) * config.log_every)
             started, before = time.perf_counter(), self.step
-            while self.step < boundary and not stop():
+            while self.step < boundary and not (alone and stop()):
                 self._update()
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
@@ -105,7 +126,8 @@ class Trainer:
 
     def _interval_ends(self, speed: float, finished: bool, report: Callable[[dict], None]) -> None:
         config = self.config
-        means = dict(zip(self.names, (self.sums / self.summed).tolist(), strict=True))
+        means = self.ranks.mean(self.sums / self.summed).tolist()
+        means = dict(zip(self.names, means, strict=True))
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the loss is {means['loss']} at step {self.step}; a lower learning rate may help")
         self.sums.zero_()
@@ -116,23 +138,30 @@ class Trainer:
         if self.problem.frames_per_update:
             record["frames_per_second"] = round(speed * self.problem.frames_per_update)
         if finished or (config.eval_every and self.step % config.eval_every == 0):
-            record |= {f"eval_{name}": value for name, value in self.evaluate().items()}
+            record |= {f"eval_{name}": value for name, value in self.evaluate(finished).items()}
         if self.run_folder is not None:
             self.run_folder.append(record)
             if finished:  # before the checkpoint: a run with a last checkpoint is a complete one
-                weights = self.problem.model.state_dict()
-                checkpoint.save(self.run_folder.weights_path, weights, {"step": self.step})
-            if finished or self.step % config.checkpoint_every == 0:
-                self.save()
+                with self._averaged():
+                    weights = self.problem.model.state_dict()
+                    checkpoint.save(self.run_folder.weights_path, weights, {"step": self.step})
+        if finished or self.step % config.checkpoint_every == 0:
+            self.save()
         report(record)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, finished: bool = False) -> dict[str, float]:
         model = self.problem.model
         model.eval()
-        with torch.no_grad(), autocast(self.device, self.config.precision):
+        with self._averaged(), torch.no_grad(), autocast(self.device, self.config.precision):
             scores = self.problem.evaluate()
+            if finished:
+                scores |= self.problem.evaluate_at_end()
         model.train()
         return scores
+
+    def _averaged(self):
+        """A context in which the model has the weights to evaluate and keep."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
     # ------------------------------------------------------------------ one update
 
@@ -143,9 +172,11 @@ class Trainer:
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
+        if self.average is not None:
+            self.average.set_share(self.step)
         if self.problem.prepare_every and self.step % self.problem.prepare_every == 0:
             self._prepare()
-        if self.device.type != "cuda" or not self.config.cuda_graph:
+        if not self._captures:
             self._compute()
         elif self._eager_updates < GRAPH_WARMUP:
             self._on_side_stream(self._compute)
@@ -162,24 +193,31 @@ class Trainer:
     def _compute(self) -> None:
         """The whole update. Captured as it stands: it must not read anything back to the host."""
         self.optimizer.zero_grad(set_to_none=True)
-        with autocast(self.device, self.config.precision):
-            loss, metrics = self.problem.loss()
-        loss.backward()
+        parts = self.problem.parts
+        means: dict[str, Tensor] = {}
+        for _ in range(parts):
+            with autocast(self.device, self.config.precision):
+                loss, metrics = self.problem.loss()
+            (loss / parts).backward()
+            for name, value in {"loss": loss.detach(), **metrics}.items():
+                means[name] = means.get(name, 0) + value / parts
         if self.config.clip_norm is not None:
             norm = nn.utils.clip_grad_norm_(self.problem.model.parameters(), self.config.clip_norm)
-            metrics = {**metrics, "gradient_norm": norm}
+            means["gradient_norm"] = norm
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         if self.sums is None:  # the first update, never a captured one
-            self.names = ["loss", *metrics]
+            self.names = list(means)
             self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=self.device)
-        self.sums += torch.stack([loss.detach(), *metrics.values()]).double()
+        self.sums += torch.stack(list(means.values())).double()
 
     def _prepare(self) -> None:
         def prepare():
             with autocast(self.device, self.config.precision):
                 self.problem.prepare()
 
-        if self.device.type != "cuda" or not self.config.cuda_graph:
+        if not self._captures:
             prepare()
         elif self._eager_prepares < 1:
             self._on_side_stream(prepare)
@@ -209,28 +247,37 @@ class Trainer:
     # ------------------------------------------------------------------ checkpoints
 
     def save(self) -> None:
-        """Write a checkpoint of this very step."""
-        model, generators = self.problem.model, self.problem.generators
+        """Write a checkpoint of this very step. All ranks must call this; rank 0 writes."""
+        model, generators, ranks = self.problem.model, self.problem.generators, self.ranks
         tensors = {
             **checkpoint.with_prefix("model", model.state_dict()),
             **checkpoint.with_prefix("optimizer", checkpoint.optimizer_tensors(self.optimizer, model)),
             **checkpoint.with_prefix("problem", self.problem.state()),
-            **checkpoint.with_prefix("generator", {k: g.get_state() for k, g in generators.items()}),
-            "random/cpu": torch.get_rng_state(),
+            **checkpoint.with_prefix(
+                "generator", {k: ranks.gather(g.get_state()) for k, g in generators.items()}
+            ),
+            "random/cpu": ranks.gather(torch.get_rng_state()),
         }
+        if self.average is not None:
+            tensors |= checkpoint.with_prefix("average", self.average.tensors())
         if self.device.type == "cuda":
-            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+            tensors["random/cuda"] = ranks.gather(torch.cuda.get_rng_state(self.device))
         if self.sums is not None:
-            tensors["sums"] = self.sums
+            tensors["sums"] = ranks.mean(self.sums)
         meta = {"step": self.step, "seconds": self.seconds, "names": self.names, "summed": self.summed}
-        meta["device"] = self.device.type
+        meta |= {"device": self.device.type, "ranks": ranks.count}
+        if self.run_folder is None:
+            return
         checkpoint.save(self.run_folder.checkpoint_path(self.step), tensors, meta)
         self.run_folder.prune(self.config.keep_checkpoints)
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run folder."""
-        path = self.run_folder.latest_checkpoint()
+        ranks, path = self.ranks, self.run_folder.latest_checkpoint()
         tensors, meta = load_checkpoint(path)
+        if meta.get("ranks", 1) != ranks.count:
+            found = f"{meta.get('ranks', 1)} processes, this is one of {ranks.count}"
+            raise RunFolderError(f"{path} was written by {found}; allowed: resuming with as many")
         if meta["device"] != self.device.type:
             raise RunFolderError(
                 f"{path} was written on {meta['device']}, this is {self.device.type}, whose random numbers "
@@ -240,28 +287,22 @@ class Trainer:
         checkpoint.load_optimizer(
             self.optimizer, self.problem.model, checkpoint.without_prefix("optimizer", tensors)
         )
+        if self.average is not None:
+            self.average.load(checkpoint.without_prefix("average", tensors))
         self.problem.load_state(checkpoint.without_prefix("problem", tensors))
         for name, generator in self.problem.generators.items():
-            generator.set_state(tensors[f"generator/{name}"])
-        torch.set_rng_state(tensors["random/cpu"])
+            generator.set_state(ranks.own(tensors[f"generator/{name}"]))
+        torch.set_rng_state(ranks.own(tensors["random/cpu"]))
         if self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
+            torch.cuda.set_rng_state(ranks.own(tensors["random/cuda"]), self.device)
         self.sums = tensors["sums"].to(self.device) if "sums" in tensors else None
         self.step, self.seconds = meta["step"], meta["seconds"]
         self.names, self.summed = meta["names"], meta["summed"]
-        self.run_folder.resume(self.step)
-
-
-def make_optimizer(model: nn.Module, config: Training, device: torch.device) -> torch.optim.Optimizer:
-    on_gpu = device.type == "cuda"
-    # In a graph the learning rate must be read from memory, not baked in.
-    rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
-    options = dict(lr=rate, capturable=on_gpu)
-    if config.optimizer == "rmsprop":
-        options |= dict(alpha=config.rmsprop_decay, eps=config.epsilon or 0.01, foreach=True)
-        return torch.optim.RMSprop(model.parameters(), **options)
-    options |= dict(betas=(0.9, config.adam_beta2), eps=config.epsilon or 1e-8, fused=True)
-    return torch.optim.Adam(model.parameters(), **options)
+        ranks.wait()  # until all have read the checkpoint; then the folder is rank 0's
+        if ranks.rank == 0:
+            self.run_folder.resume(self.step)
+        else:
+            self.run_folder = None
 
 
 def load_checkpoint(path) -> tuple[dict[str, Tensor], dict]:

@@ -1,0 +1,24 @@
+"""The optimiser that the settings ask for."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from relational_rnn.training.config import Training
+
+
+def make_optimizer(model: nn.Module, config: Training, device: torch.device) -> torch.optim.Optimizer:
+    on_gpu = device.type == "cuda"
+    # In a graph the learning rate must be read from memory, not baked in.
+    rate = torch.tensor(config.learning_rate, device=device) if on_gpu else config.learning_rate
+    options = dict(lr=rate, capturable=on_gpu)
+    if config.optimizer == "rmsprop":
+        options |= dict(alpha=config.rmsprop_decay, eps=config.epsilon or 0.01, foreach=True)
+        return torch.optim.RMSprop(model.parameters(), **options)
+    options |= dict(betas=(0.9, config.adam_beta2), eps=config.epsilon or 1e-8, fused=True)
+    if config.weight_decay == 0:
+        return torch.optim.Adam(model.parameters(), **options)
+    matrices = dict(params=[p for p in model.parameters() if p.dim() > 1], weight_decay=config.weight_decay)
+    vectors = dict(params=[p for p in model.parameters() if p.dim() <= 1], weight_decay=0.0)
+    return torch.optim.AdamW([matrices, vectors], **options)
