@@ -98,6 +98,62 @@ class Windows:
         return (self[index] for index in range(len(self)))
 
 
+class DeviceWindows:
+    """`Windows` for training, cut on the device: an update captured in a CUDA graph moves on by itself.
+
+    `take` gives the window at hand, `advance` goes on to the next; behind the last one a new epoch begins.
+    With `shift`, epochs begin at different tokens, so that windows are not cut at the same places again.
+    """
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        batch_size: int,
+        steps: int,
+        *,
+        device: torch.device,
+        rank: int = 0,
+        ranks: int = 1,
+        shift: bool = False,
+    ):
+        windows = Windows(tokens, batch_size, steps, rank=rank, ranks=ranks)  # checks the arguments
+        self.streams, self.steps, self.shift = batch_size // ranks, steps, shift
+        self.length = windows.stream_length
+        least = 2 * steps if shift else steps
+        require(self.length >= least, "len(tokens)", len(tokens), f"{least * batch_size} or more")
+        first = rank * self.streams * self.length
+        last = first + self.streams * self.length
+        before = [EOS_ID] if first == 0 else tokens[first - 1 : first]
+        flat = np.concatenate([before, tokens[first:last]]).astype(np.int32)
+        self.tokens = torch.from_numpy(flat).to(device)  # with the one before the first target
+        self.position = torch.zeros((), dtype=torch.long, device=device)  # in a stream, of the first target
+        self.epoch = torch.zeros_like(self.position)
+        self._time = torch.arange(steps, device=device)
+        self._starts = self.length * torch.arange(self.streams, device=device)
+
+    def take(self, part: int = 0, parts: int = 1) -> tuple[Window, Tensor]:
+        """The window of a share of the streams, and whether its epoch begins with it."""
+        size = self.streams // parts
+        starts = self._starts[part * size : (part + 1) * size]
+        at = starts + (self.position + self._time)[:, None]  # [T, B]
+        window = Window(self.tokens[at].long(), self.tokens[at + 1].long())
+        return window, self.position == self._offset()
+
+    def advance(self) -> None:
+        self.position += self.steps
+        over = self.position + self.steps > self.length
+        self.epoch += over
+        self.position.copy_(torch.where(over, self._offset(), self.position))
+
+    def _offset(self) -> Tensor:
+        """Where the epoch begins: 0 in the first, then in steps of about the golden section of a window."""
+        return self.epoch * (round(0.618 * self.steps) if self.shift else 0) % self.steps
+
+    def epochs(self, updates: int) -> float:
+        """How often that many windows go through the text, not minding the shift."""
+        return updates / (self.length // self.steps)
+
+
 # ------------------------------------------------------------------ the loss
 
 
