@@ -14,6 +14,7 @@ usage: rmc COMMAND ...
   rmc train --resume FOLDER     continue a run that was stopped
   rmc eval FOLDER               score a run's newest weights on fresh samples
   rmc reproduce table1          train what is missing of a table of the paper, then print it
+  rmc results add RUN           keep what a run came to; also: check, build (the report)
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
@@ -22,7 +23,7 @@ usage: rmc COMMAND ...
 
 experiments: nth-farthest, lte
 """
-COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench", "reproduce")
+COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench", "reproduce", "results")
 
 
 def main(arguments: list[str] | None = None) -> int:
