@@ -15,6 +15,7 @@ usage: rmc COMMAND ...
   rmc eval FOLDER               score a run's newest weights on fresh samples
   rmc reproduce table1          train what is missing of a table of the paper, then print it
   rmc results add RUN           keep what a run came to; also: check, build (the report)
+  rmc release RUN NAME          put a run's weights into the package
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
@@ -23,7 +24,7 @@ usage: rmc COMMAND ...
 
 experiments: nth-farthest, lte
 """
-COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench", "reproduce", "results")
+COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench", "reproduce", "results", "release")
 
 
 def main(arguments: list[str] | None = None) -> int:

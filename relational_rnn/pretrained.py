@@ -1,0 +1,183 @@
+"""Trained models: those in the package by name, those of run folders, and how the one is made of the other.
+
+A model in the package is two files in weights/: NAME.safetensors, the weights in 16 bits, and NAME.json, what
+they are and how they were made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from relational_rnn.cores.base import require
+from relational_rnn.cores.relational_memory import RelationalMemory
+from relational_rnn.training import checkpoint
+from relational_rnn.training.config import from_dict
+from relational_rnn.training.loop import load_checkpoint, pick_device
+from relational_rnn.training.run_folder import RunFolder, RunFolderError
+
+WEIGHTS = Path(__file__).parent / "weights"
+NAMES = re.compile(r"[a-z0-9][a-z0-9-]*")
+MAX_BYTES = 4_000_000  # of a file in the package
+MAX_LOSS = 0.005  # of accuracy, by rounding to 16 bits
+
+
+class Pretrained(NamedTuple):
+    model: nn.Module  # in eval mode, float32
+    config: Any  # the experiment's Config it was trained with
+    about: dict  # how it was made: of a packaged model its JSON file, of a run what is known of the run
+
+
+def available(folder: Path = WEIGHTS) -> list[str]:
+    """Names that `load_pretrained` takes."""
+    return sorted(path.stem for path in folder.glob("*.json"))
+
+
+def load_pretrained(name: str, *, device: str = "cpu", folder: Path = WEIGHTS) -> Pretrained:
+    """A model of the package, ready to use: `model, config, about = load_pretrained("nth-farthest-8x16")`."""
+    if not NAMES.fullmatch(name) or name not in available(folder):
+        raise ValueError(f"there are no weights named {name!r}; allowed: {', '.join(available(folder))}")
+    about = json.loads((folder / f"{name}.json").read_text())
+    path = folder / f"{name}.safetensors"
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != about["sha256"]:
+        raise ValueError(f"{path} is damaged: its SHA-256 is {found}, that of {name} is {about['sha256']}")
+    experiment = _experiment(about["experiment"])
+    config = from_dict(experiment.Config, about["config"])
+    tensors, _ = checkpoint.load(path)
+    return Pretrained(_build(experiment, config, tensors, path, pick_device(device)), config, about)
+
+
+def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
+    """The model of a run folder with its newest weights."""
+    run = RunFolder.open(Path(folder))
+    described = run.config()
+    experiment = _experiment(described["experiment"])
+    try:
+        config = from_dict(experiment.Config, described["config"])
+    except ValueError as error:
+        raise RunFolderError(f"{run.path / 'config.json'} is damaged: {error}") from error
+    path = run.latest_checkpoint()
+    tensors, meta = load_checkpoint(path)
+    sessions = json.loads((run.path / "environment.json").read_text())
+    about = {
+        "experiment": described["experiment"],
+        "preset": described["preset"],
+        "config": described["config"],
+        "seed": config.training.seed,
+        "step": meta["step"],
+        "training_seconds": round(meta["seconds"], 1),
+        "command": sessions[0]["command"],
+        "commit": sessions[-1]["commit"],
+        "uncommitted_changes": any(session["uncommitted_changes"] for session in sessions),
+        "torch": sessions[-1]["torch"],
+        "gpu": sessions[-1]["gpu"],
+    }
+    weights = checkpoint.without_prefix("model", tensors)
+    return Pretrained(_build(experiment, config, weights, path, pick_device(device)), config, about)
+
+
+def load(source: str, *, device: str = "cpu") -> Pretrained:
+    """A run folder, or the name of a model in the package."""
+    if not Path(source).exists() and source in available():
+        return load_pretrained(source, device=device)
+    return load_run(source, device=device)
+
+
+def _experiment(name: str) -> ModuleType:
+    from relational_rnn.cli.train import EXPERIMENTS  # late: commands import this module
+
+    require(name in EXPERIMENTS, "experiment", name, ", ".join(EXPERIMENTS))
+    return import_module(EXPERIMENTS[name])
+
+
+def _build(
+    experiment: ModuleType, config: Any, tensors: dict[str, Tensor], path: Path, device: torch.device
+) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # a problem seeds the global generator; a caller's is not ours
+        model = experiment.make_problem(config, torch.device("cpu")).model
+    checkpoint.load_model(model, tensors, path)
+    for module in model.modules():
+        if isinstance(module, RelationalMemory):
+            module.backend = "auto"  # what the run asked for may not be here
+    return model.to(device).eval()
+
+
+# ------------------------------------------------------------------ making the packaged files
+
+
+def release(
+    run: str | Path,
+    name: str,
+    *,
+    samples: int = 100_000,
+    folder: Path = WEIGHTS,
+    overwrite: bool = False,
+    device: str = "auto",
+) -> dict:
+    """Write NAME.safetensors and NAME.json from a run's newest weights -> the JSON's content.
+
+    Nothing is written if the rounded weights are less accurate by more than half a percentage point.
+    """
+    require(bool(NAMES.fullmatch(name)), "name", name, "lower-case letters, digits and hyphens")
+    require(samples >= 1, "samples", samples, "1 or more")
+    path, card = folder / f"{name}.safetensors", folder / f"{name}.json"
+    if (path.exists() or card.exists()) and not overwrite:
+        raise ValueError(f"{card} exists already; choose another name, or replace it")
+    model, config, about = load_run(run, device=device)
+    rounded = {name: _half(name, tensor) for name, tensor in model.state_dict().items()}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in rounded.values())
+    if size > MAX_BYTES:
+        raise ValueError(f"the weights of {run} take {size:,} bytes in 16 bits; allowed: {MAX_BYTES:,}")
+
+    experiment = _experiment(about["experiment"])
+    before = _accuracy(experiment, config, model, samples)
+    checkpoint.load_model(model, rounded, path)
+    after = _accuracy(experiment, config, model, samples)
+    if before - after > MAX_LOSS:
+        raise ValueError(
+            f"in 16 bits the accuracy is {100 * after:.2f} %, not {100 * before:.2f} %; allowed: a loss of "
+            f"{100 * MAX_LOSS} points"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(path, rounded, {"name": name})
+    path.chmod(0o644)  # safetensors makes files only their owner can read
+    about = {
+        "name": name,
+        **about,
+        "samples": samples,
+        "accuracy": after,
+        "accuracy_32_bits": before,
+        "bytes": path.stat().st_size,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    checkpoint.write_text(card, json.dumps(about, indent=1) + "\n")
+    return about
+
+
+def _half(name: str, tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    half = tensor.half()
+    if not half.isfinite().all():
+        raise ValueError(f"{name} has values of up to {tensor.abs().max():g}, which 16 bits cannot hold")
+    return half
+
+
+def _accuracy(experiment: ModuleType, config: Any, model: nn.Module, samples: int) -> float:
+    """By the experiment's own evaluation, on that many fresh samples, in float32."""
+    device = next(model.parameters()).device
+    with torch.random.fork_rng(devices=[]):
+        problem = experiment.make_problem(replace(config, eval_samples=samples), device)
+    problem.model = model
+    with torch.no_grad():
+        return problem.evaluate()["accuracy"]

@@ -1,0 +1,165 @@
+"""Trained weights: from a run folder into files, back into a model, and what is refused on the way."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from relational_rnn import pretrained
+from relational_rnn.cli.__main__ import main
+from relational_rnn.experiments import nth_farthest
+from relational_rnn.training import checkpoint
+from relational_rnn.training.config import from_dict
+from relational_rnn.training.run_folder import RunFolder
+from tests.markdown import ROOT
+
+SMOKE = ["train", "nth-farthest", "--preset", "smoke"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pretrained") / "run"
+    assert main([*SMOKE, "--run", str(path), "--training.steps", "200", "--model.backend", "torch"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def released(run):
+    about = pretrained.release(run, "tiny", samples=4000, folder=run.parent / "weights", device="cpu")
+    return run.parent / "weights", about
+
+
+def copy_with(run, target, change):
+    """A copy of the run whose newest checkpoint's model tensors are changed."""
+    for path in run.rglob("*"):
+        if path.is_file():
+            copy = target / path.relative_to(run)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(path.read_bytes())
+    newest = RunFolder.open(target).latest_checkpoint()
+    tensors, meta = checkpoint.load(newest)
+    change(tensors)
+    checkpoint.save(newest, tensors, meta)
+    return target
+
+
+def last_weight(tensors):
+    return tensors["model/head.2.weight"]  # [classes, units], the logits
+
+
+def test_a_released_model_is_the_runs(run, released):
+    folder, about = released
+    assert pretrained.available(folder) == ["tiny"]
+    before = torch.get_rng_state()
+    model, config, card = pretrained.load_pretrained("tiny", folder=folder)
+    original = pretrained.load_run(run)
+    assert torch.equal(torch.get_rng_state(), before)  # loading does not seed the caller's generator
+    assert card == about
+    assert config == original.config == from_dict(nth_farthest.Config, about["config"])
+    assert not model.training
+    assert model.core.backend == "auto"  # the run's "torch" is no property of the weights
+    x, _ = config.task.batch(50, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(x), original.model(x), rtol=0, atol=2e-2)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, original.model.state_dict()[name].half().float()), name
+
+
+def test_the_card_says_how_it_was_made_and_what_it_scores(run, released):
+    folder, about = released
+    assert json.loads((folder / "tiny.json").read_text()) == about
+    assert (about["experiment"], about["preset"], about["seed"], about["step"]) == (
+        *("nth-farthest", "smoke", 0),
+        200,
+    )
+    session = json.loads((run / "environment.json").read_text())[0]
+    assert (about["command"], about["commit"]) == (session["command"], session["commit"])
+    content = (folder / "tiny.safetensors").read_bytes()
+    assert about["sha256"] == hashlib.sha256(content).hexdigest()
+    assert about["bytes"] == len(content)
+    model, config, _ = pretrained.load_pretrained("tiny", folder=folder)
+    assert about["accuracy"] == nth_farthest.accuracy(model, config.task, 4000, CPU)
+    assert about["accuracy"] > 0.45  # three classes: more than chance
+    assert {t.dtype for t in checkpoint.load(folder / "tiny.safetensors")[0].values()} == {torch.float16}
+
+
+def test_damaged_weights_are_refused(released, tmp_path):
+    folder, _ = released
+    for name in ("tiny.json", "tiny.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    path = tmp_path / "tiny.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"tiny.safetensors is damaged: its SHA-256"):
+        pretrained.load_pretrained("tiny", folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["huge", "../tiny", "", "/etc/passwd"])
+def test_unknown_names_are_refused(released, name):
+    with pytest.raises(ValueError, match=r"no weights named .*; allowed: tiny"):
+        pretrained.load_pretrained(name, folder=released[0])
+
+
+def test_weights_that_16_bits_round_away_are_refused(run, tmp_path):
+    """A constant on all logits changes no answer in 32 bits; in 16 it swallows what differs between them."""
+    path = copy_with(run, tmp_path / "run", lambda tensors: last_weight(tensors).add_(1000))
+    with pytest.raises(ValueError, match=r"in 16 bits the accuracy is .*allowed: a loss of 0.5 points"):
+        pretrained.release(path, "tiny", samples=2000, folder=tmp_path / "weights", device="cpu")
+    assert not (tmp_path / "weights").exists()
+
+
+def test_weights_that_16_bits_cannot_hold_are_refused(run, tmp_path):
+    path = copy_with(run, tmp_path / "run", lambda tensors: last_weight(tensors).fill_(1e6))
+    with pytest.raises(ValueError, match=r"head.2.weight has values of up to 1e\+06"):
+        pretrained.release(path, "tiny", samples=100, folder=tmp_path / "weights", device="cpu")
+
+
+def test_large_models_are_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(pretrained, "MAX_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"bytes in 16 bits; allowed: 1,000"):
+        pretrained.release(run, "tiny", samples=100, folder=tmp_path / "weights", device="cpu")
+
+
+def test_the_papers_model_fits():
+    problem = nth_farthest.NthFarthestProblem(nth_farthest.fast(), CPU)
+    assert 2 * sum(t.numel() for t in problem.model.state_dict().values()) < pretrained.MAX_BYTES
+
+
+def test_the_command(run, tmp_path, capsys):
+    into = str(tmp_path / "weights")
+    arguments = ["release", str(run), "small-one", "--into", into, "--samples", "500", "--device", "cpu"]
+    assert main(arguments) == 0
+    assert "of 500 fresh samples in 16 bits" in capsys.readouterr().out
+    before = (tmp_path / "weights" / "small-one.json").read_text()
+    assert main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert main([*arguments, "--replace", "--samples", "600"]) == 0
+    assert (tmp_path / "weights" / "small-one.json").read_text() != before
+    for wrong, part in (
+        (["release", str(run)], "a run folder and a name"),
+        (["release", str(run), "Big/One", "--into", into], "lower-case"),
+        (["release", "missing", "name", "--into", into], "missing does not exist"),
+        (["release", str(run), "x", "--samples", "many"], "'many'"),
+    ):
+        assert main(wrong) == 2
+        assert part in capsys.readouterr().err
+
+
+def test_every_packaged_model_loads_and_says_what_it_is():
+    for name in pretrained.available():
+        model, config, about = pretrained.load_pretrained(name)
+        x, _ = config.task.batch(2, generator=torch.Generator().manual_seed(0))
+        assert model(x).isfinite().all()
+        assert about["name"] == name
+        assert about["bytes"] < pretrained.MAX_BYTES + 20_000  # the header
+
+
+def test_the_wheel_has_the_weights():
+    wheel = pytest.importorskip("hatchling.builders.wheel")
+    packed = {file.distribution_path for file in wheel.WheelBuilder(str(ROOT)).recurse_included_files()}
+    files = [path for path in Path(pretrained.WEIGHTS).iterdir() if path.is_file()]
+    assert files
+    assert {str(path.relative_to(ROOT)) for path in files} <= packed
