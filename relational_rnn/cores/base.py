@@ -5,6 +5,7 @@ Shapes: T time, B batch, I the shape of one input (usually `(input_size,)`), O o
 
 from __future__ import annotations
 
+import math
 from typing import TypeAlias
 
 import torch
@@ -226,6 +227,16 @@ def _check_state(state, wanted, device, name="state"):
         raise ValueError(f"{name} is on {state.device}, the input on {device}; they must be together")
     if not state.is_floating_point():
         raise ValueError(f"{name} has dtype {state.dtype}; allowed: a floating point dtype")
+
+
+@torch.no_grad()
+def initialize_like_sonnet(module: nn.Module) -> None:
+    """Every linear layer in it: normal with deviation 1/sqrt(fan in), cut at two deviations; biases zero."""
+    for linear in module.modules():
+        if isinstance(linear, nn.Linear):
+            std = 1 / math.sqrt(linear.in_features)
+            nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std)
+            nn.init.zeros_(linear.bias)
 
 
 def require(condition: bool, name: str, value, allowed: str) -> None:

@@ -9,13 +9,11 @@ K key size, G gate size.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from relational_rnn.cores.base import RecurrentCore, require, require_sizes
+from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, require_sizes
 from relational_rnn.kernels import op, reference
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
 
@@ -122,13 +120,10 @@ class RelationalMemory(RecurrentCore):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Sonnet's: weights normal with deviation 1/sqrt(fan in), cut at two deviations; biases zero."""
+        """Weights as Sonnet starts them; norms that do nothing yet."""
+        initialize_like_sonnet(self)
         for module in self.modules():
-            if isinstance(module, nn.Linear):
-                std = 1 / math.sqrt(module.in_features)
-                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.LayerNorm):
+            if isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):

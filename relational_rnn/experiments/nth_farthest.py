@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require
+from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.cores.relational_memory import RelationalMemory
@@ -112,6 +112,7 @@ class Classifier(nn.Module):
         widths = [core.output_size, *hidden]
         layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
         self.head = nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+        initialize_like_sonnet(self.head)  # torch's own default is smaller, and can stay on a plateau
 
     def forward(self, x: Tensor) -> Tensor:
         outputs, _ = self.core(x)  # [V, B, output_size]
@@ -248,14 +249,14 @@ def fast() -> Config:
     Expected score: not run yet.
     """
     training = Training(
-        steps=150_000,
+        steps=80_000,
         batch_size=1600,
         learning_rate=5e-4,
         schedule="cosine",
         final_learning_rate=1e-5,
         warmup_steps=500,
         precision="bf16",
-        log_every=200,
+        log_every=100,
         eval_every=5_000,
         checkpoint_every=5_000,
     )

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, State, map_state, require
+from relational_rnn.cores.base import RecurrentCore, State, initialize_like_sonnet, map_state, require
 from relational_rnn.tasks.lte_text import START, VOCABULARY, check_ids
 
 Regime = Literal["teacher", "scheduled", "non-auto-regressive"]
@@ -60,6 +60,7 @@ class Seq2Seq(nn.Module):
         widths = (self.decoder.output_size, *hidden)
         layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
         self.head = nn.Sequential(*layers, nn.Linear(widths[-1], vocabulary))
+        initialize_like_sonnet(self.head)
 
     @property
     def decoder(self) -> RecurrentCore:

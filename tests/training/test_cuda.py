@@ -58,14 +58,14 @@ def test_every_replay_draws_new_data():
 
 
 def test_the_learning_rate_is_read_at_every_replay():
-    """With a rate of zero after the warm-up of the graph the weights must stay."""
+    """With a rate of 1e-30 after the warm-up of the graph the weights must stay; zeros may become 1e-30."""
     _, trainer = make(schedule="linear", steps=20, log_every=10, checkpoint_every=10, eval_every=0)
     trainer.run(until=10)
     before = weights(trainer)
     trainer.config = replace(trainer.config, learning_rate=1e-30, final_learning_rate=0.0)
     trainer.run()
     after = weights(trainer)
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert max((before[name] - after[name]).abs().max() for name in before) < 1e-25
 
 
 def test_bf16_keeps_fp32_weights():
