@@ -44,6 +44,20 @@ def play_episodes(
     return Episodes(*map(torch.cat, zip(*parts, strict=True)))
 
 
+def scores(
+    env, network: AgentNetwork, episodes: int, games: int, solved_at: float | None
+) -> dict[str, float]:
+    """Fresh levels, always the same ones: the policy's best action, and actions drawn from it."""
+    found = {}
+    for name, greedy in (("greedy", True), ("sampled", False)):
+        played = play_episodes(env, network, episodes, games=games, greedy=greedy)
+        found[f"{name}_return"] = played.returns.mean().item()
+        found[f"{name}_length"] = played.lengths.float().mean().item()
+        if solved_at is not None:
+            found[f"{name}_solved"] = (played.returns >= solved_at).float().mean().item()
+    return found
+
+
 def _play(env, network, games, greedy, generator) -> Episodes:
     carry = rollout.begin(env, network, games, generator)
     over = torch.zeros_like(carry.first)

@@ -6,15 +6,16 @@ Shapes: T steps of an unroll, B games, A actions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from relational_rnn.agents import rollout
-from relational_rnn.agents.evaluation import play_episodes
+from relational_rnn.agents.evaluation import scores
 from relational_rnn.agents.network import AgentNetwork
-from relational_rnn.agents.rollout import Unroll
+from relational_rnn.agents.rollout import Carry, Unroll
 from relational_rnn.agents.vtrace import log_probability, losses, vtrace
 from relational_rnn.cores.base import require
 from relational_rnn.training.config import ADDED
@@ -110,17 +111,59 @@ def episode_sums(unroll: Unroll, solved_at: float | None) -> dict[str, Tensor]:
     return sums
 
 
-class AgentProblem(Problem):
+class Agent(Problem):
+    """What every way of acting shares: the loss, what is recorded, and the evaluation.
+
+    `solved_at`: an episode whose return is at least this is solved (None: the game has no such thing).
+    `eval_env`: the games of the evaluation.
+    """
+
+    def __init__(
+        self,
+        network: AgentNetwork,
+        learning: Learning,
+        *,
+        eval_env,
+        eval_episodes: int = 1000,
+        eval_games: int = 1024,
+        solved_at: float | None = None,
+    ):
+        self.model, self.learning, self.solved_at = network, learning, solved_at
+        self.eval_env, self.eval_episodes, self.eval_games = eval_env, eval_episodes, eval_games
+        self.frames = torch.zeros((), dtype=torch.long, device=eval_env.device)  # steps of all games together
+
+    def loss_of(self, unroll: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, metrics = agent_loss(self.model, unroll, self.learning)
+        return loss, metrics | episode_sums(unroll, self.solved_at)
+
+    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
+        record: dict[str, int | float] = {"frames": int(self.frames)}
+        if metrics["episodes"] > 0:
+            for name in ("return", "length", "solved"):
+                if f"{name}_sum" in metrics:
+                    record[f"episode_{name}"] = metrics[f"{name}_sum"] / metrics["episodes"]
+        return record
+
+    def evaluate(self) -> dict[str, float]:
+        return scores(self.eval_env, self.model, self.eval_episodes, self.eval_games, self.solved_at)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"frames": self.frames}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.frames.copy_(state["frames"])
+
+
+class AgentProblem(Agent):
     """B games played and learned from: each update acts an unroll with the newest weights and learns from it.
     With `learning.updates_per_unroll` U > 1 every U-th update acts, and each learns from B / U of the games:
     many games at once are cheap to act, and need not mean few updates.
 
     The games, the core's states and the random generator live on the device at fixed addresses, and belong
     to the checkpoint, so that on a GPU an update is one CUDA graph and a resumed run goes on as if it had
-    never stopped. `solved_at`: an episode whose return is at least this is solved (None: the game has no
-    such thing). `eval_env`: the games of the evaluation, where they are others. `stagger`: the first episodes
-    begin with their step counters anywhere below this, as if they had been going on, so that games with a
-    time limit do not all end in the same step (0: they do).
+    never stopped. They begin when they are first needed, which is never if an agent is only evaluated.
+    `stagger`: the first episodes begin with their step counters anywhere below this, as if they had been
+    going on, so that games with a time limit do not all end in the same step (0: they do).
     """
 
     def __init__(
@@ -131,30 +174,34 @@ class AgentProblem(Problem):
         *,
         games: int,
         seed: int = 0,
-        eval_episodes: int = 1000,
-        eval_games: int = 1024,
-        eval_env=None,
-        solved_at: float | None = None,
         stagger: int = 0,
+        eval_env=None,
+        **options,
     ):
-        self.env, self.model, self.learning = env, network, learning
-        self.eval_env = eval_env or env
-        self.eval_episodes, self.eval_games, self.solved_at = eval_episodes, eval_games, solved_at
-        generator = torch.Generator(env.device).manual_seed(seed)
-        self.generators = {"games": generator}
-        self.carry = rollout.begin(env, network, games, generator)
-        if stagger:
-            self.carry.game.steps.random_(stagger, generator=generator)
-        self.frames = torch.zeros((), dtype=torch.long, device=env.device)  # steps of all games together
-        self.parts = parts = learning.updates_per_unroll
-        self.frames_per_update = games * learning.unroll / parts
-        require(games % parts == 0, "games", games, f"a multiple of updates_per_unroll = {parts}")
-        if parts > 1:
-            self.prepare_every = parts
+        super().__init__(network, learning, eval_env=eval_env or env, **options)
+        self.env, self.games, self.seed, self.stagger = env, games, seed, stagger
+        self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
+        self.shares = shares = learning.updates_per_unroll
+        require(games % shares == 0, "games", games, f"a multiple of updates_per_unroll = {shares}")
+        self.frames_per_update = games * learning.unroll / shares
+        if shares > 1:
+            self.prepare_every = shares
             self.part = torch.zeros_like(self.frames)  # the share of the next update
-            # Memory for an unroll; what is acted here is thrown away, and nobody's random numbers are used.
-            throwaway = torch.Generator(env.device).manual_seed(seed)
-            self.stored, _ = rollout.act(env, network, self.carry, learning.unroll, throwaway)
+
+    @cached_property
+    def carry(self) -> Carry:
+        """Where the games stand."""
+        generator = self.generators["games"]
+        carry = rollout.begin(self.env, self.model, self.games, generator)
+        if self.stagger:
+            carry.game.steps.random_(self.stagger, generator=generator)
+        return carry
+
+    @cached_property
+    def stored(self) -> Unroll:
+        """Memory for an unroll; what is acted here is thrown away, and nobody's random numbers are used."""
+        throwaway = torch.Generator(self.env.device).manual_seed(self.seed)
+        return rollout.act(self.env, self.model, self.carry, self.learning.unroll, throwaway)[0]
 
     def act(self) -> Unroll:
         """Play on for an unroll."""
@@ -173,38 +220,15 @@ class AgentProblem(Problem):
             target.copy_(acted[name])
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        if self.parts == 1:
-            unroll = self.act()
-        else:
-            unroll = rollout.share(self.stored, self.part, self.parts)
-            self.part.add_(1).remainder_(self.parts)
-        loss, metrics = agent_loss(self.model, unroll, self.learning)
-        return loss, metrics | episode_sums(unroll, self.solved_at)
-
-    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
-        record: dict[str, int | float] = {"frames": int(self.frames)}
-        if metrics["episodes"] > 0:
-            for name in ("return", "length", "solved"):
-                if f"{name}_sum" in metrics:
-                    record[f"episode_{name}"] = metrics[f"{name}_sum"] / metrics["episodes"]
-        return record
-
-    def evaluate(self) -> dict[str, float]:
-        """Fresh levels, always the same ones: the policy's best action, and actions drawn from it."""
-        scores = {}
-        for name, greedy in (("greedy", True), ("sampled", False)):
-            played = play_episodes(
-                self.eval_env, self.model, self.eval_episodes, games=self.eval_games, greedy=greedy
-            )
-            scores[f"{name}_return"] = played.returns.mean().item()
-            scores[f"{name}_length"] = played.lengths.float().mean().item()
-            if self.solved_at is not None:
-                scores[f"{name}_solved"] = (played.returns >= self.solved_at).float().mean().item()
-        return scores
+        if self.shares == 1:
+            return self.loss_of(self.act())
+        unroll = rollout.share(self.stored, self.part, self.shares)
+        self.part.add_(1).remainder_(self.shares)
+        return self.loss_of(unroll)
 
     def state(self) -> dict[str, Tensor]:
-        state = {"frames": self.frames, **rollout.named_tensors(self.carry)}
-        if self.parts > 1:
+        state = super().state() | rollout.named_tensors(self.carry)
+        if self.shares > 1:
             state["part"] = self.part
             if self.part:  # otherwise the next update acts anew
                 stored = rollout.named_tensors(self.stored)
@@ -212,9 +236,9 @@ class AgentProblem(Problem):
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.frames.copy_(state["frames"])
+        super().load_state(state)
         rollout.load_(self.carry, state)
-        if self.parts > 1:
+        if self.shares > 1:
             self.part.copy_(state["part"])
             if self.part:
                 start = "stored."

@@ -7,6 +7,7 @@ number from one explicit generator: `act` can be captured in a CUDA graph.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,20 +125,6 @@ def copy_(target: Carry, source: Carry) -> None:
         getattr(target, name).copy_(getattr(source, name))
 
 
-def share(unroll: Unroll, part: Tensor, parts: int) -> Unroll:
-    """The games of one of `parts` equal parts of an unroll; `part` `[]` is read on the device."""
-
-    def cut(tensor: Tensor, dim: int) -> Tensor:
-        return tensor.unflatten(dim, (parts, -1)).index_select(dim, part.view(1)).squeeze(dim)
-
-    fields = {f.name: getattr(unroll, f.name) for f in dataclasses.fields(unroll)}
-    fields["start"] = map_state(lambda tensor: cut(tensor, 0), fields["start"])
-    fields["inputs"] = Inputs(*(cut(tensor, 1) for tensor in fields["inputs"]))
-    return Unroll(
-        **{name: cut(v, 1) if isinstance(v, Tensor) and name != "start" else v for name, v in fields.items()}
-    )
-
-
 def named_tensors(carry: Carry | Unroll) -> dict[str, Tensor]:
     """All tensors of a carry or an unroll by name, for checkpoints; the memory is shared."""
     found: dict[str, Tensor] = {}
@@ -166,3 +153,34 @@ def load_(carry: Carry | Unroll, tensors: dict[str, Tensor]) -> None:
             shapes = f"{list(tensors[name].shape)}; allowed: {list(target.shape)}"
             raise ValueError(f"the checkpoint's {name!r} has shape {shapes}")
         target.copy_(tensors[name])
+
+
+# ------------------------------------------------------------------ unrolls in parts
+
+
+def map_unrolls(function: Callable, first: Unroll, *others: Unroll) -> Unroll:
+    """An unroll of `function(dim, *tensors)` of the tensors that stand at the same place in unrolls; `dim`
+    is the one that counts games."""
+
+    def apply(name: str):
+        dim = 0 if name == "start" else 1
+        parts = [getattr(unroll, name) for unroll in (first, *others)]
+        if name == "inputs":
+            return Inputs(*(function(dim, *tensors) for tensors in zip(*parts, strict=True)))
+        return zip_states(lambda *tensors: function(dim, *tensors), *parts)
+
+    return Unroll(**{field.name: apply(field.name) for field in dataclasses.fields(Unroll)})
+
+
+def share(unroll: Unroll, part: Tensor, parts: int) -> Unroll:
+    """The games of one of `parts` equal parts of an unroll; `part` `[]` is read on the device."""
+
+    def cut(dim: int, tensor: Tensor) -> Tensor:
+        return tensor.unflatten(dim, (parts, -1)).index_select(dim, part.view(1)).squeeze(dim)
+
+    return map_unrolls(cut, unroll)
+
+
+def join(unrolls: Sequence[Unroll]) -> Unroll:
+    """The games of several unrolls in one."""
+    return map_unrolls(lambda dim, *tensors: torch.cat(tensors, dim), *unrolls)

@@ -36,6 +36,9 @@ class Problem:
     parts: int = 1  # calls of `loss` for one update, which follows the mean of their gradients
     frames_per_update: float = 0  # steps of games behind an update, recorded as frames_per_second; 0: no game
 
+    def feed(self) -> None:
+        """Take in what comes from outside the device, before every update; never captured."""
+
     def prepare(self) -> None:
         """Work that several updates share, into memory that `loss` reads; captured too, in its own graph."""
 
@@ -61,6 +64,9 @@ class Problem:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take back what `state` gave."""
+
+    def close(self) -> None:
+        """End what `feed` has begun outside this process."""
 
     def write_files(self, folder: Path) -> None:
         """What else a new run folder must hold to be used without the training data."""
@@ -174,6 +180,7 @@ class Trainer:
                 group["lr"] = rate
         if self.average is not None:
             self.average.set_share(self.step)
+        self.problem.feed()
         if self.problem.prepare_every and self.step % self.problem.prepare_every == 0:
             self._prepare()
         if not self._captures:
