@@ -152,7 +152,7 @@ def links(outcome: Outcome, prefix: str) -> str:
 
 def readme_table(folder: Path, results: dict[str, dict]) -> str:
     by_key = {claim.key: claim for claim in CLAIMS}
-    lines = [["what", "RMC", "LSTM", "the paper: RMC, LSTM", "files"]]
+    lines = [["what", "RMC", "LSTM", "the paper: RMC; LSTM", "files"]]
     if (folder / "demo.json").exists():
         lines.append(demo_line(folder))
     for what, *keys in HEADLINES:
@@ -170,7 +170,7 @@ def readme_table(folder: Path, results: dict[str, dict]) -> str:
             first = found[0]
             cells.append(headline(first))
             files.append(f"{claim.model} {links(first, f'{folder.name}/')}")
-        lines.append([what, *cells, ", ".join(papers), "; ".join(files)])
+        lines.append([what, *cells, "; ".join(papers), "; ".join(files)])
     return markdown(lines)
 
 

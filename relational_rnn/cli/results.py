@@ -46,6 +46,8 @@ def main(arguments: list[str]) -> int:
 
 
 def add(arguments: list[str], folder: Path) -> int:
+    from relational_rnn.analysis.results_make import file_name
+
     rest, commit = take_option(arguments, "--commit")
     replace = "--replace" in rest
     runs = [argument for argument in rest if argument != "--replace"]
@@ -56,8 +58,15 @@ def add(arguments: list[str], folder: Path) -> int:
     commit = full_commit(commit) if commit is not None else None
     with user_errors():  # all are looked at before any is written
         made = [make(Path(run), commit) for run in runs]
-    for result, run in made:
-        keep(result, run, folder, replace)
+    paths = [folder / "runs" / file_name(result) for result, _ in made]
+    there = [not replace and has_it(path, result) for path, (result, _) in zip(paths, made, strict=True)]
+    for path, (result, run), same in zip(paths, made, there, strict=True):
+        if notice := run.notice():
+            print(f"note: {notice}", file=sys.stderr)
+        if same:
+            print(f"{path} is of this run already")
+        else:
+            keep(result, path)
     print("write the report anew with: rmc results build")
     return 0
 
@@ -88,26 +97,28 @@ def count_parameters(experiment, config: dict) -> int:
     return sum(parameter.numel() for parameter in problem.model.parameters())
 
 
-def keep(result: dict, run, folder: Path, replace: bool) -> None:
+def has_it(path: Path, result: dict) -> bool:
+    """Whether the file there is of this very run and step; an error if it is of another run."""
     from relational_rnn.analysis import results
-    from relational_rnn.analysis.results_make import file_name
+
+    if not path.exists():
+        return False
+    with user_errors():
+        old = results.load(path)
+    if old["metrics_sha256"] == result["metrics_sha256"]:
+        return True
+    if old["started"] != result["started"] or old["steps"]["done"] > result["steps"]["done"]:
+        raise UsageError(
+            f"{path} is of another run with the same settings, begun {old['started']}; "
+            "give --replace to put this one in its place"
+        )
+    return False
+
+
+def keep(result: dict, path: Path) -> None:
+    from relational_rnn.analysis import results
     from relational_rnn.training.checkpoint import write_text
 
-    path = folder / "runs" / file_name(result)
-    if notice := run.notice():
-        print(f"note: {notice}", file=sys.stderr)
-    if path.exists() and not replace:
-        with user_errors():
-            old = results.load(path)
-        if old["metrics_sha256"] == result["metrics_sha256"]:
-            print(f"{path} is of this run already")
-            return
-        same = old["started"] == result["started"] and old["steps"]["done"] <= result["steps"]["done"]
-        if not same:
-            raise UsageError(
-                f"{path} is of another run with the same settings, begun {old['started']}; "
-                "give --replace to put this one in its place"
-            )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, results.dumps(result))
     scores = ", ".join(f"{key} {value:.4g}" for key, value in result["final"].items() if key[:5] == "eval_")
