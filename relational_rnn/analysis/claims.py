@@ -236,15 +236,16 @@ def _games() -> Iterator[Claim]:
 # ------------------------------------------------------------------ section 4.3: language
 
 TABLE_2 = {  # validation and test perplexity; the LSTM's are of Rae et al. (2018), quoted by the paper
-    "wikitext103": ("WikiText-103", {"rmc": (30.8, 31.6), "lstm": (34.1, 34.3)}),
-    "gutenberg": ("Project Gutenberg", {"rmc": (39.2, 42.0), "lstm": (41.8, 45.5)}),
-    "gigaword": ("GigaWord v5", {"rmc": (None, 38.3), "lstm": (None, 43.7)}),
+    "paper": ("WikiText-103", {"rmc": (30.8, 31.6), "lstm": (34.1, 34.3)}),
+    "paper-gutenberg": ("Project Gutenberg", {"rmc": (39.2, 42.0), "lstm": (41.8, 45.5)}),
+    "paper-gigaword": ("GigaWord v5", {"rmc": (None, 38.3), "lstm": (None, 43.7)}),
 }
 TABLE_3 = {  # test perplexity of words by their count in the training text
     "over_10k": ("words seen more than 10,000 times", {"rmc": 28.3, "lstm": 39.4}),
     "1k_to_10k": ("words seen 1,000 to 10,000 times", {"rmc": 3100, "lstm": 6500}),
     "under_1k": ("words seen less than 1,000 times", {"rmc": 69000, "lstm": 37000}),
 }
+LM_KEYS = {"paper": "lm-wikitext103", "paper-gutenberg": "lm-gutenberg", "paper-gigaword": "lm-gigaword"}
 QUOTED = " (Rae et al.)"
 
 
@@ -255,11 +256,13 @@ def _language() -> Iterator[Claim]:
             for split, number in zip(("validation", "test"), numbers, strict=True):
                 if number is not None:
                     yield Claim(
-                        f"lm-{preset}-{split}-{core}",
+                        f"{LM_KEYS[preset]}-{split}-{core}",
                         section=LANGUAGE,
                         what=f"{corpus}, {split}",
                         core=core,
-                        metric="eval_perplexity" if split == "validation" else "eval_test_perplexity",
+                        metric="eval_full_valid_perplexity"
+                        if split == "validation"
+                        else "eval_test_perplexity",
                         paper=number,
                         paper_text=f"{number}{QUOTED}" if core == "lstm" else None,
                         command=f"rmc train lm --preset {preset} --core {core} --data FOLDER",
@@ -276,8 +279,8 @@ def _language() -> Iterator[Claim]:
                 metric=f"eval_perplexity_{bucket}",
                 paper=number,
                 paper_text=f"{number:,}{QUOTED}" if core == "lstm" else None,
-                command=f"rmc train lm --preset gigaword --core {core} --data FOLDER",
-                presets=("gigaword",),
+                command=f"rmc train lm --preset paper-gigaword --core {core} --data FOLDER",
+                presets=("paper-gigaword",),
                 **common,
             )
     published = {"rmc": (107.2, "107.2 (L0SG's port)"), "lstm": (105.6, "105.6 (L0SG's port)")}

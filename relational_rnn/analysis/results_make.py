@@ -16,7 +16,7 @@ from relational_rnn.analysis.runs import Run, read_run
 
 POINTS = 200  # of a thinned curve
 KEPT = (
-    *("loss", "accuracy", "perplexity", "stage", "seconds", "frames", "tokens"),
+    *("loss", "accuracy", "perplexity", "stage", "seconds", "frames"),
     *("episode_return", "episode_solved"),
 )
 # Settings that do not change what is learned; they are no difference between two runs of one kind.
@@ -25,7 +25,10 @@ NOT_LEARNED_FROM = (
     *("training.log_every", "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints"),
 )
 # Settings the name of a result says anyway.
-NAMED = (*("core", "task", "data", "corpus"), *(f"task.{key}" for key in ("view", "mode", "vectors", "dims")))
+NAMED = (
+    *("core", "task", "data", "prepared"),
+    *(f"task.{key}" for key in ("view", "mode", "vectors", "dims")),
+)
 
 
 def make_result(path: Path, preset: dict, *, parameters: int | None = None, commit: str | None = None):
@@ -170,10 +173,12 @@ def hardware(run: Run) -> dict:
 
 def seen(run: Run, steps: int) -> dict:
     """How much was trained on, in the unit of the task."""
-    for unit in ("frames", "tokens"):
-        if unit in run.curves:
-            return {"amount": run.curves[unit][-1][1], "unit": unit}
-    return {"amount": steps * run.config["training"]["batch_size"], "unit": "samples"}
+    if "frames" in run.curves:
+        return {"amount": run.curves["frames"][-1][1], "unit": "frames"}
+    samples = steps * run.config["training"]["batch_size"]
+    if run.experiment == "lm":  # a sample is a window of so many tokens
+        return {"amount": samples * run.config["steps"], "unit": "tokens"}
+    return {"amount": samples, "unit": "samples"}
 
 
 def wall_seconds(sessions: list[dict]) -> int | None:
@@ -197,7 +202,7 @@ def kept(key: str) -> bool:
 
 def values_at(run: Run, step: int) -> dict[str, float]:
     """What was recorded at a step, of the keys that are kept; times and counts have their own fields."""
-    others = ("seconds", "frames", "tokens")
+    others = ("seconds", "frames")
     found = {key: dict(curve).get(step) for key, curve in run.curves.items() if kept(key)}
     return {key: value for key, value in found.items() if value is not None and key not in others}
 

@@ -155,10 +155,7 @@ def task_name(config: dict) -> str:
         if "view" in task:
             mode = task.get("mode", "regular")
             return task["view"] if mode == "regular" else f"{mode}-{task['view']}"
-    for key in ("corpus", "data"):
-        if isinstance(config.get(key), str):
-            return Path(config[key]).name
-    return ""
+    return Path(config["data"]).name if isinstance(config.get("data"), str) else ""
 
 
 def plural(count: int, word: str) -> str:
