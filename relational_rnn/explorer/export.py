@@ -1,0 +1,105 @@
+"""The explorer's data from run folders, results and the package's weights; and the page with it, as a folder.
+
+The data is one JSON object in data.js, as a value assigned to a name: a page opened from disk may load a
+script but no JSON file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from relational_rnn import pretrained
+from relational_rnn.agents.network import AgentNetwork
+from relational_rnn.analysis.runs import Run, read_run
+from relational_rnn.cores.relational_memory import RelationalMemory
+from relational_rnn.explorer.games import export_episodes
+from relational_rnn.explorer.memory import export_model
+from relational_rnn.explorer.programs import export_samples
+from relational_rnn.explorer.results import export_results
+
+PAGE = Path(__file__).parent / "page"
+DATA = "data.js"
+PREFIX = "window.explorerData = "
+MAX_BYTES = 6_000_000  # that a page loads in a moment
+
+
+def collect(runs: list[Path], results: Path | None = None, *, weights: Path = pretrained.WEIGHTS) -> dict:
+    """Everything the page shows. What could not be used of a run is in `notices`."""
+    data: dict = {"memory": [], "games": [], "programs": [], "notices": []}
+    for name in pretrained.available(weights):
+        packaged = pretrained.load_pretrained(name, folder=weights)
+        if packaged.about["experiment"] == "nth-farthest":
+            data["memory"].append(
+                export_model(name, packaged.config.task, packaged.model, packaged.about["accuracy"])
+            )
+    read = [read_run(path) for path in runs]
+    for path, run in zip(runs, read, strict=True):
+        if notice := run.notice():
+            data["notices"].append(notice)
+        try:
+            loaded = pretrained.load_run(path)
+        except ValueError as error:  # a run just begun, or copied without its weights, still has a curve
+            data["notices"].append(f"{run.name}: only its curve is shown; {error}")
+            continue
+        add_model(data, run, loaded)
+    data["results"] = export_results(results, read)
+    data["made"] = (
+        "Made by rmc explore. The page is computed where you are: it sends nothing and asks for nothing."
+    )
+    return data
+
+
+def add_model(data: dict, run: Run, loaded: pretrained.Pretrained) -> None:
+    """A run's model into the section it belongs to."""
+    model, config = loaded.model, loaded.config
+    for module in model.modules():
+        if isinstance(module, RelationalMemory):
+            module.backend = "reference"  # the page's numbers are the specification's
+    if run.experiment == "nth-farthest":
+        if not isinstance(model.core, RelationalMemory):
+            data["notices"].append(
+                f"{run.name}: only its curve is shown; core {run.core} has no slots to look into"
+            )
+            return
+        scores = run.curves.get("eval_accuracy", [])
+        data["memory"].append(export_model(run.name, config.task, model, scores[-1][1] if scores else None))
+    elif run.experiment == "lte":
+        data["programs"].append(export_samples(run.name, config.samples, model))
+    elif isinstance(model, AgentNetwork):
+        data["games"].append(export_episodes(run.name, game_of(run.experiment, config), model))
+
+
+def game_of(experiment: str, config):
+    """The games an agent was trained on, on the CPU."""
+    import torch
+
+    from relational_rnn.experiments import box_world, mini_pacman
+
+    module = {box_world.NAME: box_world, mini_pacman.NAME: mini_pacman}[experiment]
+    return module.make_env(config.task, torch.device("cpu"))
+
+
+def script(data: dict) -> str:
+    """data.js. ASCII only, so that no encoding can change it."""
+    return PREFIX + json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False) + ";\n"
+
+
+def write(data: dict, folder: Path) -> int:
+    """The page and its data in a new folder, or in one that an earlier export made -> bytes of the data."""
+    folder = Path(folder)
+    if folder.exists() and not is_export(folder):
+        raise ValueError(f"{folder} exists and is no earlier export; allowed: a new folder")
+    shutil.copytree(PAGE, folder, dirs_exist_ok=True)
+    text = script(data)
+    (folder / DATA).write_text(text, encoding="ascii")
+    return len(text)
+
+
+def is_export(folder: Path) -> bool:
+    data = folder / DATA
+    if not folder.is_dir() or not data.is_file():
+        return False
+    with data.open("rb") as file:
+        return file.read(len(PREFIX)) == PREFIX.encode()

@@ -1,0 +1,119 @@
+/* The section "Results": the paper's claims beside ours, and learning curves. */
+(function (E) {
+  "use strict";
+  const HUES = 8;
+
+  E.resultsView = function (body, results, notices) {
+    const { claims, runs } = results;
+    const drawn = runs.filter((run) => run.points.length);
+    const parts = [];
+    if (notices.length) {
+      parts.push(E.card("What could not be shown", null, E.el("ul", { class: "notices" }, notices.map((text) => E.el("li", {}, text)))));
+    }
+    if (drawn.length) parts.push(E.el("div", { class: drawn.length > 1 ? "columns half" : "stack" }, runCards(drawn)));
+    if (!claims.some((claim) => claim.outcomes.length) && !drawn.length) {
+      parts.push(E.empty("No run has been kept or given yet. Train something, then show its curve or keep its result:", [
+        "rmc train nth-farthest --preset demo --run runs/memory", "rmc explore runs/memory",
+        "rmc results add runs/memory && rmc explore"]));
+    }
+    for (const [section, group] of grouped(claims, (claim) => claim.section)) parts.push(claimCard(section, group));
+    body.replaceChildren(E.el("div", { class: "stack" }, parts));
+  };
+
+  function grouped(items, keyOf) {
+    const groups = new Map();
+    for (const item of items) {
+      const key = keyOf(item);
+      groups.set(key, [...(groups.get(key) || []), item]);
+    }
+    return groups;
+  }
+
+  // ---- curves of the runs given
+
+  function runCards(runs) {
+    return [...grouped(runs, (run) => `${run.experiment}, ${run.measure}`)].map(([title, group]) => {
+      const percent = group[0].unit === "%";
+      const series = group.map((run, i) => ({
+        name: run.name, colour: `var(--slot-${i % HUES})`, points: run.points,
+        note: ` ${[run.core, run.task, run.preset].filter(Boolean).join(", ")}: ${shown(run.points.at(-1)[1], percent)}`,
+      }));
+      return chartCard(`Runs: ${title}`, series, percent, []);
+    });
+  }
+
+  const shown = (value, percent) => (percent ? E.percent(value, 1) : E.number(value, 1));
+
+  function chartCard(title, series, percent, levels) {
+    const chart = E.lines(series, { label: `${title}: ${series.map((one) => one.name).join(", ")}`, percent, levels });
+    const table = E.tableOf("Curves as a table", () => ({
+      head: ["run", "updates", "value"],
+      rows: series.flatMap((one) => one.points.map(([step, value]) => [one.name, E.thousands(step), shown(value, percent)])),
+    }));
+    return E.card(title, null, chart.element, E.legend(series), table.element);
+  }
+
+  // ---- the paper's claims
+
+  function claimCard(section, claims) {
+    const ran = claims.filter((claim) => claim.outcomes.length);
+    const missing = claims.filter((claim) => !claim.outcomes.length);
+    const curves = curveSeries(ran);
+    const note = missing.length ? `${ran.length} of ${claims.length} have been run.` : null;
+    const table = (rows) => E.el("div", { class: "scroll" }, E.el("table", { class: "claims" },
+      E.el("thead", {}, E.el("tr", {}, ["", "paper", "ours", "", "how"].map((text) => E.el("th", { scope: "col" }, text)))),
+      E.el("tbody", {}, rows)));
+    return E.card(section, note,
+      curves.series.length ? E.el("div", { class: "stack narrow" }, curves.chart, E.legend(curves.series)) : null,
+      ran.length ? table(ran.flatMap(outcomeRows)) : null,
+      missing.length ? E.el("details", { class: "numbers", open: !ran.length && missing.length < 5 },
+        E.el("summary", {}, `Not run yet: ${missing.length}`), table(missing.map(missingRow))) : null);
+  }
+
+  function curveSeries(claims) {
+    const series = claims.flatMap((claim, i) => claim.outcomes.slice(0, 1).flatMap((outcome) => outcome.curves
+      .filter((curve) => curve.step.length)
+      .map((curve, k) => ({
+        name: `${claim.model}, ${claim.what}${outcome.curves.length > 1 ? `, seed ${curve.seed}` : ""}`,
+        colour: `var(--slot-${i % HUES})`, repeated: k > 0,
+        points: curve.step.map((step, j) => [step, curve.value[j]]),
+      }))));
+    if (!series.length) return { series: [] };
+    const percent = claims[0].unit === "%";
+    const levels = [...grouped(claims.filter((claim) => claim.paper !== null), (claim) => claim.paper)]
+      .map(([paper, same]) => ({
+        value: percent ? paper / 100 : paper,
+        name: `paper: ${[...new Set(same.map((claim) => claim.model))].join(", ")}`,
+      }));
+    const chart = E.lines(series, { label: `Learning curves: ${series.map((one) => one.name).join("; ")}`, percent, levels: levels.slice(0, 3) });
+    return { series: series.filter((one) => !one.repeated), chart: chart.element };
+  }
+
+  function outcomeRows(claim) {
+    return claim.outcomes.map((outcome, i) => E.el("tr", {},
+      E.el("th", { scope: "row" }, i ? `${claim.model}: another setting` : `${claim.model}: ${claim.what}`),
+      E.el("td", { class: "amount" }, claim.paper_text),
+      E.el("td", { class: "amount" }, E.el("strong", {}, outcome.text)),
+      E.el("td", {}, compare(claim, outcome)),
+      E.el("td", { class: "how" }, `${outcome.updates} updates, ${outcome.time}, ${outcome.hardware}`, E.el("br"),
+        E.el("code", {}, outcome.command))));
+  }
+
+  const missingRow = (claim) => E.el("tr", { class: "none" },
+    E.el("th", { scope: "row" }, `${claim.model}: ${claim.what}`),
+    E.el("td", { class: "amount" }, claim.paper_text), E.el("td", { class: "amount" }, "not run"), E.el("td", {}),
+    E.el("td", { class: "how" }, E.el("code", {}, claim.command)));
+
+  /** The paper's number as a ring and ours as dots, on a line from 0 to the largest. */
+  function compare(claim, outcome) {
+    if (claim.paper === null || !outcome.values.length) return "";
+    const percent = claim.unit === "%";
+    const ours = outcome.values.map((value) => (percent ? 100 * value : value));
+    const most = percent ? 100 : Math.max(claim.paper, ...ours) * 1.05;
+    const x = (value) => 8 + value / most * 128;
+    return E.svg("svg", { viewBox: "0 0 144 18", class: "compare", "aria-hidden": "true" },
+      E.svg("line", { x1: 8, x2: 136, y1: 9, y2: 9, class: "rail" }),
+      E.svg("circle", { cx: x(claim.paper), cy: 9, r: 6, class: "paper" }),
+      ours.map((value) => E.svg("circle", { cx: x(value), cy: 9, r: 3.5, class: "ours" })));
+  }
+})((window.Explorer ||= {}));
