@@ -16,6 +16,8 @@ usage: rmc COMMAND ...
   rmc reproduce table1          train what is missing of a table of the paper, then print it
   rmc results add RUN           keep what a run came to; also: check, build (the report)
   rmc release RUN NAME          put a run's weights into the package
+  rmc explore [RUN ...]         a page to look inside trained models, on this machine only
+  rmc attention RUN             what the memory of a trained N-th farthest model attends to
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
@@ -24,7 +26,20 @@ usage: rmc COMMAND ...
 
 experiments: nth-farthest, lte
 """
-COMMANDS = ("train", "eval", "demo", "doctor", "play", "record", "bench", "reproduce", "results", "release")
+COMMANDS = (
+    "train",
+    "eval",
+    "demo",
+    "explore",
+    "doctor",
+    "play",
+    "record",
+    "bench",
+    "reproduce",
+    "results",
+    "release",
+    "attention",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
