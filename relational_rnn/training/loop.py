@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import torch
@@ -66,13 +66,17 @@ class Problem:
         """Take back what `state` gave."""
 
     def close(self) -> None:
-        """End what `feed` has begun outside this process."""
+        """End what `feed` has begun outside this process; `feed` may be called again."""
 
     def write_files(self, folder: Path) -> None:
         """What else a new run folder must hold to be used without the training data."""
 
 
-class Diverged(RuntimeError):
+class CannotGoOn(RuntimeError):
+    """Training has to stop; the message says why in one line. The last checkpoint is good."""
+
+
+class Diverged(CannotGoOn):
     """The loss is no longer a number."""
 
 
@@ -117,18 +121,19 @@ class Trainer:
         """
         config, alone = self.config, self.ranks.count == 1
         until = config.steps if until is None else min(until, config.steps)
-        while self.step < until and not self.ranks.any(stop()):
-            boundary = min(until, (self.step // config.log_every + 1) * config.log_every)
-            started, before = time.perf_counter(), self.step
-            while self.step < boundary and not (alone and stop()):
-                self._update()
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            elapsed = time.perf_counter() - started
-            self.seconds += elapsed
-            finished = self.step == config.steps
-            if self.step % config.log_every == 0 or finished:
-                self._interval_ends((self.step - before) / elapsed, finished, report)
+        with closing(self.problem):  # whatever happens, nothing it began is left running
+            while self.step < until and not self.ranks.any(stop()):
+                boundary = min(until, (self.step // config.log_every + 1) * config.log_every)
+                started, before = time.perf_counter(), self.step
+                while self.step < boundary and not (alone and stop()):
+                    self._update()
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
+                elapsed = time.perf_counter() - started
+                self.seconds += elapsed
+                finished = self.step == config.steps
+                if self.step % config.log_every == 0 or finished:
+                    self._interval_ends((self.step - before) / elapsed, finished, report)
 
     def _interval_ends(self, speed: float, finished: bool, report: Callable[[dict], None]) -> None:
         config = self.config
