@@ -3,8 +3,8 @@
     python benchmarks/agents.py                       # this CPU -> results/agents_cpu.json
     python benchmarks/agents.py --device cuda         # a GPU; whole updates as CUDA graphs
 
-An update is what `rmc train` does with the preset `fast`: an unroll acted, replayed, V-trace, the gradient
-and the optimiser. Acting alone is timed too, in a graph of its own on a GPU. The best of `rounds` timings is
+What is timed is what `rmc train` does with the preset `fast`: an unroll acted, then `--updates` updates (4),
+each of which replays its share of the games, V-trace, gradient and optimiser. Acting alone is timed too, in a graph of its own on a GPU. The best of `rounds` timings is
 shown (others may be using the machine); the file has all. On a CPU the cores are those of `fast` too, so it
 is slow there and fewer games are taken.
 """
@@ -35,12 +35,15 @@ def environments_benchmark():
     return module
 
 
-def make_trainer(experiment, core: str, view: str, games: int, device: torch.device, precision: str):
+def make_trainer(
+    experiment, core: str, view: str, games: int, device: torch.device, precision: str, updates: int
+):
     config = experiment.fast()
     config = replace(
         config,
         core=core,
         task=replace(config.task, view=view),
+        learning=replace(config.learning, updates_per_unroll=updates),
         training=replace(config.training, batch_size=games, precision=precision),
     )
     return Trainer(experiment.make_problem(config, device), config.training, device)
@@ -94,6 +97,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, nargs="+")
     parser.add_argument("--cores", nargs="+", default=["rmc", "lstm", "conv-lstm"])
     parser.add_argument("--views", nargs="+", default=["viewport"])
+    parser.add_argument("--updates", type=int, default=4, help="of each unroll")
     parser.add_argument("--precision", choices=["fp32", "tf32", "bf16"], help="default: bf16 on a GPU")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -118,18 +122,24 @@ def main() -> None:
         for view in args.views:
             for core in args.cores:
                 for games in sizes:
-                    trainer = make_trainer(experiment, core, view, games, device, precision)
+                    trainer = make_trainer(experiment, core, view, games, device, precision, args.updates)
                     frames = games * trainer.problem.learning.unroll
                     options = (frames, args.rounds, args.seconds, device)
                     if args.device == "cuda":
                         torch.cuda.reset_peak_memory_stats()
+
+                    def learn(trainer=trainer):
+                        for _ in range(args.updates):
+                            trainer._update()
+
                     for _ in range(GRAPH_WARMUP + 1 if args.device == "cuda" else 1):
-                        trainer._update()  # warm-up and capture
-                    learning = speeds(trainer._update, *options)
+                        learn()  # warm-up and capture
+                    learning = speeds(learn, *options)
                     memory = torch.cuda.max_memory_allocated() / 2**30 if args.device == "cuda" else None
                     acted = speeds(acting(trainer), *options)
                     row = {"game": experiment.NAME, "view": view, "core": core, "games": games}
                     row |= {"precision": precision, "unroll": trainer.problem.learning.unroll}
+                    row["updates_per_unroll"] = args.updates
                     row |= {
                         "acting": [round(s) for s in acted],
                         "acting_and_learning": [round(s) for s in learning],

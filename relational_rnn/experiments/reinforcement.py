@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 
-from relational_rnn.agents.learner import AgentProblem
+from relational_rnn.agents.learner import Agent, AgentProblem
 from relational_rnn.agents.network import AgentNetwork, Encoder, core_inputs
+from relational_rnn.agents.remote import RemoteAgent, actor_count
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.lstm import LSTM
@@ -109,23 +112,17 @@ def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) ->
 
 
 def build_problem(
-    env,
-    room_shape: tuple[int, int],
-    config,
-    *,
-    kind: type[AgentProblem] = AgentProblem,
-    **options,
-) -> AgentProblem:
-    """From a Config of either game, with the games on `env.device`; `options` go to the problem."""
-    seed = config.training.seed
+    make_player: Callable, config, device: torch.device, *, kind: type[AgentProblem] = AgentProblem, **options
+) -> Agent:
+    """From a Config of either game and its `make_player(config, device)`; `options` go to the problem."""
+    seed, training = config.training.seed, config.training
     torch.manual_seed(seed)  # initial weights, made on the CPU so that they are the same on any device
-    return kind(
-        env,
-        build_network(env, room_shape, config.core, config.model).to(env.device),
-        config.learning,
-        games=config.training.batch_size,
-        seed=seed,
-        eval_episodes=config.evaluation.episodes,
-        eval_games=config.evaluation.games,
-        **options,
-    )
+    env, network = make_player(config, device)
+    network = network.to(device)
+    options |= dict(games=training.batch_size, seed=seed)
+    options |= dict(eval_episodes=config.evaluation.episodes, eval_games=config.evaluation.games)
+    actors = actor_count(config.actors)
+    if not actors:
+        return kind(env, network, config.learning, **options)
+    options |= dict(actors=actors, remote=config.remote, eval_env=env)
+    return RemoteAgent(partial(make_player, config), network, config.learning, **options)

@@ -251,7 +251,8 @@ def test_presets(experiment):
         assert f"rmc train {experiment.NAME} --preset {preset.__name__}" in preset.__doc__
     for preset in (experiment.paper(), experiment.fast()):
         training, learning = preset.training, preset.learning
-        assert training.steps * training.batch_size * learning.unroll == pytest.approx(1e9, rel=0.03)
+        frames = training.steps * training.batch_size * learning.unroll / learning.updates_per_unroll
+        assert frames == pytest.approx(1e9, rel=0.03)
         assert (learning.discount, learning.entropy_cost, learning.unroll) == (0.99, 0.005, 40)
 
 
