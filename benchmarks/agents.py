@@ -4,9 +4,9 @@
     python benchmarks/agents.py --device cuda         # a GPU; whole updates as CUDA graphs
 
 What is timed is what `rmc train` does with the preset `fast`: an unroll acted, then `--updates` updates (4),
-each of which replays its share of the games, V-trace, gradient and optimiser. Acting alone is timed too, in a graph of its own on a GPU. The best of `rounds` timings is
-shown (others may be using the machine); the file has all. On a CPU the cores are those of `fast` too, so it
-is slow there and fewer games are taken.
+each of which replays its share of the games, V-trace, gradient and optimiser. Acting alone is timed too, in a
+graph of its own on a GPU. The best of `rounds` timings is shown (others may be using the machine); the file
+has all. On a CPU the cores are those of `fast` too, so it is slow there and fewer games are taken.
 """
 
 from __future__ import annotations
