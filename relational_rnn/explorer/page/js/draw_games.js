@@ -2,7 +2,7 @@
 (function (E) {
   "use strict";
   // Codes of BoxWorld's cells (environments/box_world_levels.py) and of Mini Pacman's (bits: red, green, blue).
-  const [BACKGROUND, BORDER, GEM, KEY, LOCK, AGENT] = [0, 1, 2, 3, 23, 63];
+  const [BORDER, GEM, KEY, LOCK, AGENT] = [1, 2, 3, 23, 63];
   const [GHOST, PACMAN, FOOD, PILL, WALL] = [1, 2, 4, 6, 7];
   const REACH = 2; // cells seen on each side in a viewport
   const INK = "#262830";
@@ -178,7 +178,7 @@
     brush.rectangle(0, 0, seen.rows, seen.columns, "#77777c");
     seen.codes.forEach((code, i) => {
       const [r, c] = [Math.floor(i / seen.columns), i % seen.columns];
-      brush.rectangle(r, c, 0.97, 0.97, E.seenColour(game, code, power));
+      brush.rectangle(r + 0.015, c + 0.015, 0.97, 0.97, E.seenColour(game, code, power));
       if (!shares) return;
       brush.ring(r + 0.5, c + 0.5, 0.3 * Math.sqrt(shares[i] / most), 0.07, "#000");
       brush.ring(r + 0.5, c + 0.5, 0.3 * Math.sqrt(shares[i] / most), 0.035, "#fff");
@@ -186,5 +186,4 @@
   };
 
   E.KEY_CODE = KEY;
-  E.BACKGROUND_CODE = BACKGROUND;
 })((window.Explorer ||= {}));

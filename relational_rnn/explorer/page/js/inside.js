@@ -84,9 +84,9 @@
   }
 
   /** One quantity of every slot at every step. */
-  function timeline(trace, columns, what, onStep) {
+  function timeline(trace, columns, what, room, onStep) {
     const kinds = {
-      reads: ["reads the input", (t, n) => now.meanInput(t, n), (t) => `attention to the input, mean of the heads`],
+      reads: ["reads the input", (t, n) => now.meanInput(t, n), () => "attention to the input, mean of the heads"],
       change: ["changed", (t, n) => now.change[t][n], () => "change"],
       ...(trace.inputGate && {
         inputGate: ["takes in", (t, n) => now.inputGate[t][n], () => "input gate"],
@@ -96,11 +96,11 @@
     let now = trace;
     let kind = "reads";
     const rows = Array.from({ length: trace.slots }, (_, n) => String(n + 1));
-    const width = Math.max(3, Math.min(66, 640 / columns.length));
+    const width = Math.max(3, Math.min(66, room / columns.length));
     const map = E.heatmap({
       label: `Slots (rows) over all ${what}s (columns)`, rows, columns, cell: [width, 20],
       every: width > 9 ? 1 : Math.ceil(34 / width), onColumn: onStep,
-      describe: (n, t, value) => `Slot ${n + 1}, ${what} ${t + 1}: ${kinds[kind][2](t)} ${E.number(value)}`,
+      describe: (n, t, value) => `Slot ${n + 1}, ${what} ${t + 1}: ${kinds[kind][2]()} ${E.number(value)}`,
     });
     const table = E.tableOf("These numbers as a table", () => ({
       head: [what, ...rows.map((n) => `slot ${n}`)],
@@ -132,9 +132,9 @@
     };
   }
 
-  /** All three for one trace. -> {overview, details, show(trace, step)} */
-  E.inside = function (trace, { columns, what, inputName = "the input", onStep }) {
-    const parts = [timeline(trace, columns, what, onStep), heads(trace, inputName), slotTable(trace)];
+  /** All three for one trace; `room` is how wide all steps together may be drawn. -> {overview, heads, slots, show(trace, step)} */
+  E.inside = function (trace, { columns, what, inputName = "the input", room, onStep }) {
+    const parts = [timeline(trace, columns, what, room, onStep), heads(trace, inputName), slotTable(trace)];
     return {
       overview: parts[0].element,
       heads: parts[1].element,
@@ -143,5 +143,4 @@
     };
   };
 
-  E.noInside = (core) => E.el("p", { class: "card note" }, core);
 })((window.Explorer ||= {}));

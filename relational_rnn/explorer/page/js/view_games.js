@@ -57,7 +57,7 @@
     });
     const inside = trace && E.inside(trace, {
       columns: episode.values.map((_, t) => String(t + 1)), what: "step",
-      inputName: trace.inputs > 1 ? "what is seen" : "the input", onStep: (t) => stepper.set(t),
+      inputName: trace.inputs > 1 ? "what is seen" : "the input", room: 1020, onStep: (t) => stepper.set(t),
     });
 
     function describe(t) {

@@ -63,7 +63,7 @@
     const matrix = E.matrix(model.slots, model.slotSize);
     result = model.run(question.features());
     const inside = E.inside(result.trace, {
-      columns: letters.map((_, t) => String(t + 1)), what: "step", inputName: "the input", onStep: goTo,
+      columns: letters.map((_, t) => String(t + 1)), what: "step", room: 560, onStep: goTo,
     });
 
     /** Once for each picture, however many moves a drag reports. */

@@ -53,7 +53,7 @@
         E.el("th", { scope: "row" }, String(i + 1)), E.el("td", { class: "code" }, symbol),
         sample.likely[i].map((guess, k) => E.el("td", {}, E.el("span", { class: "code" }, guess), ` ${E.percent(sample.chances[i][k], 1)}`))))));
     const inside = trace && E.inside(trace, {
-      columns: chips.map(({ text }) => text), what: "character", inputName: "the input", onStep: (t) => stepper.set(t),
+      columns: chips.map(({ text }) => text), what: "character", room: 1020, onStep: (t) => stepper.set(t),
     });
 
     function show(t) {
