@@ -37,15 +37,16 @@ class Pretrained(NamedTuple):
     about: dict  # how it was made: of a packaged model its JSON file, of a run what is known of the run
 
 
-def available(folder: Path = WEIGHTS) -> list[str]:
+def available(folder: Path | None = None) -> list[str]:
     """Names that `load_pretrained` takes."""
-    return sorted(path.stem for path in folder.glob("*.json"))
+    return sorted(path.stem for path in (folder or WEIGHTS).glob("*.json"))
 
 
-def load_pretrained(name: str, *, device: str = "cpu", folder: Path = WEIGHTS) -> Pretrained:
+def load_pretrained(name: str, *, device: str = "cpu", folder: Path | None = None) -> Pretrained:
     """A model of the package, ready to use: `model, config, about = load_pretrained("nth-farthest-8x16")`."""
     if not NAMES.fullmatch(name) or name not in available(folder):
         raise ValueError(f"there are no weights named {name!r}; allowed: {', '.join(available(folder))}")
+    folder = folder or WEIGHTS
     about = json.loads((folder / f"{name}.json").read_text())
     path = folder / f"{name}.safetensors"
     found = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -18,6 +18,7 @@ usage: rmc COMMAND ...
   rmc release RUN NAME          put a run's weights into the package
   rmc explore [RUN ...]         a page to look inside trained models, on this machine only
   rmc attention RUN             what the memory of a trained N-th farthest model attends to
+  rmc ablate RUN                its accuracy when parts of that attention are blocked
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
@@ -39,6 +40,7 @@ COMMANDS = (
     "results",
     "release",
     "attention",
+    "ablate",
 )
 
 
