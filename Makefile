@@ -3,14 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint format bench
+.PHONY: demo test browser lint format bench
 
 demo: $(INSTALLED)  ## RMC against LSTM on a small N-th farthest, at most five minutes on two CPU cores
 	$(BIN)/rmc demo
 
 # Two workers of one thread each suit two cores better than one worker of two: most tests are small.
-test: lint  ## lint, format check and the whole test suite
+test: lint browser  ## lint, format check and the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# The explorer's tests drive a Chromium. Root on a Debian system, as in CI, gets one; elsewhere they are skipped.
+browser:
+	@for name in "$$CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
+		command -v "$$name" > /dev/null && exit; \
+	done; { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+		&& apt-get -qq -o Acquire::Retries=0 update \
+		&& apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core > /dev/null; } \
+	|| echo "no browser, so the explorer's browser tests are skipped: install chromium, or name one in CHROMIUM"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
