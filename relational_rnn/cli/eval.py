@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 from relational_rnn.cli import UsageError
+from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import make_trainer, open_run, take_option, user_errors
 
 HELP = """\
-usage: rmc eval FOLDER [--device auto|cpu|cuda]
+usage: rmc eval FOLDER [--device auto|cpu|cuda] [--episodes N]
 
-Prints one JSON object: the run, the step of its newest checkpoint and the scores on fresh samples.
+Prints one JSON object: the run, the step of its newest checkpoint and the scores on fresh samples; of an
+agent, with the best action of every step (greedy) and with actions drawn from its policy (sampled), each
+over --episodes (those of the run).
 """
 
 
@@ -19,6 +22,7 @@ def main(arguments: list[str]) -> int:
         print(HELP, end="")
         return 0
     arguments, device = take_option(arguments, "--device", default="auto")
+    arguments, episodes = take_option(arguments, "--episodes")
     if len(arguments) != 1:
         raise UsageError(f"rmc eval takes one run folder, got {arguments}")
     from dataclasses import replace
@@ -30,7 +34,16 @@ def main(arguments: list[str]) -> int:
         run, experiment, config = open_run(arguments[0])
         path = run.latest_checkpoint()
         tensors, meta = load_checkpoint(path)
-        trainer = make_trainer(experiment, replace(config, training=replace(config.training, device=device)))
-        checkpoint.load_model(trainer.problem.model, checkpoint.without_prefix("model", tensors), path)
+        config = replace(config, training=replace(config.training, device=device))
+        if hasattr(config, "actors"):  # an agent is evaluated here, wherever it was acting
+            config = replace(config, actors="local")
+        if episodes is not None:
+            if not hasattr(config, "actors"):
+                raise UsageError(f"--episodes is for agents; {arguments[0]} is of {experiment.NAME!r}")
+            count = whole_number("--episodes", episodes, 1)
+            config = replace(config, evaluation=replace(config.evaluation, episodes=count))
+        trainer = make_trainer(experiment, config)
+        checkpoint.load_model(trainer.problem.model, checkpoint.evaluated_weights(tensors), path)
+        trainer.average = None  # the model has the averages already
     print(json.dumps({"run": str(run.path), "step": meta["step"], **trainer.evaluate()}))
     return 0

@@ -22,9 +22,10 @@ from relational_rnn.environments.mini_pacman import MiniPacman
 
 GAMES = {"box-world": BoxWorld, "mini-pacman": MiniPacman}
 
-# (observation [B, ...], last action [B], last reward [B], whether an episode begins [B]) -> actions [B].
-# A recurrent policy keeps its own state and clears it where an episode begins; the last action is then 0.
-Policy = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# (observation [B, ...], position [B, 2], last action [B], last reward [B], whether an episode begins [B])
+# -> actions [B]. A recurrent policy keeps its own state and clears it where an episode begins; the last
+# action is then 0. agents/playing.py makes one of a trained network.
+Policy = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 DIRECTION_KEYS = {"w": "up", "a": "left", "s": "down", "d": "right", " ": "stay", ".": "stay"}
 ESCAPES = {"A": "up", "B": "down", "C": "right", "D": "left"}  # the arrow keys, after ESC [
@@ -143,7 +144,7 @@ def _names(read: Callable[[], str], special: Callable[[], str], prefixes: tuple[
 
 
 def record(
-    game: str,
+    game: str | BoxWorld | MiniPacman,
     path: str | Path,
     *,
     policy: Policy | None = None,
@@ -156,15 +157,16 @@ def record(
 ) -> list[float]:
     """Film `episodes` episodes of a policy (by default a random one) -> their scores.
 
-    The ending of `path` chooses the form: .gif, or .mp4 (which needs the program ffmpeg). `options` go to the
-    game. A film ends after `max_frames`; an episode cut short by that has no score.
+    `game`: its name, to which `options` go, or the game itself. The ending of `path` chooses the form: .gif,
+    or .mp4 (which needs the program ffmpeg). A film ends after `max_frames`; an episode cut short by that has
+    no score.
     """
     path = Path(path)
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"path is {str(path)!r}; allowed endings: .gif, .mp4")
     if episodes < 1 or max_frames < 1:
         raise ValueError(f"episodes is {episodes} and max_frames {max_frames}; both must be at least 1")
-    env = make_game(game, **options)
+    env = make_game(game, **options) if isinstance(game, str) else game
     generator = torch.Generator(device=env.device).manual_seed(seed)
     frames, scores = [], []
     state = env.reset(1, generator)
@@ -175,7 +177,7 @@ def record(
         if policy is None:
             action = torch.randint(env.num_actions, (1,), generator=generator, device=env.device)
         else:
-            action = policy(env.observe(state), action, reward, first)
+            action = policy(env.observe(state), env.position(state), action, reward, first)
         state, step = env.step(state, action, generator)
         reward, first = step.reward, step.done
         if step.done:

@@ -79,7 +79,8 @@ def test_a_film_of_a_random_policy(game, tmp_path):
 def test_a_policy_is_given_what_an_agent_gets(tmp_path):
     seen = []
 
-    def policy(observation, action, reward, first):
+    def policy(observation, position, action, reward, first):
+        assert position.shape == (1, 2)
         seen.append((tuple(observation.shape), int(action), float(reward), bool(first)))
         return torch.tensor([1])
 
