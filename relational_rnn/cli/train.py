@@ -6,8 +6,10 @@ import contextlib
 import difflib
 import importlib
 import io
+import os
 import re
 import shlex
+import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -19,11 +21,13 @@ EXPERIMENTS = {
     "lte": "relational_rnn.experiments.table1_lte",
     "mini-pacman": "relational_rnn.experiments.mini_pacman",
     "box-world": "relational_rnn.experiments.box_world",
+    "lm": "relational_rnn.experiments.table2_lm",
 }
 HELP = """\
 usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
        rmc train EXPERIMENT [--preset NAME] --help     every option, with the preset's values
        rmc train --resume FOLDER
+       torchrun --nproc-per-node N -m relational_rnn.cli train lm ... --run FOLDER     several processes
 
 experiments: {}
 """
@@ -45,27 +49,37 @@ def main(arguments: list[str]) -> int:
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
     config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")
+    if run is None and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UsageError("--run FOLDER is needed with torchrun: all processes must name the same folder")
     if run is None:
         moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-        what = f"{config.task}-{config.core}" if isinstance(config.task, str) else config.core
+        task = getattr(config, "task", None)
+        what = f"{task}-{config.core}" if isinstance(task, str) else config.core
         run = f"runs/{name}/{preset}-{what}-seed{config.training.seed}-{moment}"
     return start(name, preset, config, Path(run))
 
 
 def start(name: str, preset: str, config, path: Path) -> int:
     """Train in a new run folder."""
+    from relational_rnn.training import distributed
     from relational_rnn.training.config import to_dict
     from relational_rnn.training.run_folder import RunFolder
 
     with user_errors():
         # Before the folder: a wrong size leaves nothing behind.
         trainer = make_trainer(load_experiment(name), config)
+        if distributed.restarted(path, trainer.ranks):  # torchrun runs the same command again
+            return go_on(trainer, RunFolder.open(path))
+        if trainer.ranks.rank > 0:
+            return train(trainer, started=True)
         parameters = sum(p.numel() for p in trainer.problem.model.parameters())
-        trainer.run_folder = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
-    with contextlib.closing(trainer.run_folder):
+        run = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
+        trainer.run_folder = run
+    with contextlib.closing(run):
         print(f"run folder: {path}", flush=True)
-        trainer.save()  # step 0: from here on the run can always be resumed
-        return train(trainer)
+        trainer.problem.write_files(path)
+        distributed.note_job(path)
+        return train(trainer, started=True)
 
 
 def resume(folder: str, rest: list[str]) -> int:
@@ -76,26 +90,44 @@ def resume(folder: str, rest: list[str]) -> int:
             raise UsageError(f"run folder {folder} is of experiment {name!r}, not {rest[0]!r}")
         if rest[1:]:
             raise UsageError(f"--resume takes no options (a run keeps its own), got {rest[1]!r}")
-        trainer = make_trainer(experiment, config)
-        trainer.run_folder = run
+        return go_on(make_trainer(experiment, config), run)
+
+
+def go_on(trainer, run) -> int:
+    """Train on from the newest checkpoint of a run folder."""
+    trainer.run_folder = run
+    with user_errors():
         trainer.resume()
+    first = trainer.ranks.rank == 0
     with contextlib.closing(run):
-        if trainer.step == config.training.steps:
-            print(f"{folder} is complete: {trainer.step} of {trainer.step} steps")
+        if trainer.step == trainer.config.steps:
+            if first:
+                print(f"{run.path} is complete: {trainer.step} of {trainer.step} steps")
             return 0
-        print(f"resuming {folder} at step {trainer.step}", flush=True)
+        if first:
+            print(f"resuming {run.path} at step {trainer.step}", flush=True)
         return train(trainer)
 
 
-def train(trainer) -> int:
+def train(trainer, started: bool = False) -> int:
+    """Train to the end; `started`: from the very beginning. Only the first of several processes speaks."""
+    from relational_rnn.training import distributed
     from relational_rnn.training.loop import Diverged
     from relational_rnn.training.progress import Display
     from relational_rnn.training.stopping import StopRequest
     from relational_rnn.training.tracking import tracker
 
     run, steps = trainer.run_folder, trainer.config.steps
-    track = tracker(trainer.config.track, run)
+    if started:
+        trainer.save()  # step 0: from here on the run can always be resumed
     with StopRequest() as stop:
+        if run is None:  # not the first process
+            trainer.run(stop=stop)
+            if trainer.step < steps:
+                trainer.save()
+            distributed.leave()
+            return 128 + (stop.signal or signal.SIGTERM) if trainer.step < steps else 0
+        track = tracker(trainer.config.track, run)
         try:
             with Display(steps, trainer.step) as display:
                 trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
@@ -108,7 +140,8 @@ def train(trainer) -> int:
             trainer.save()
             command = f"rmc train --resume {shlex.quote(str(run.path))}"
             print(f"stopped at step {trainer.step} of {steps}; resume with: {command}")
-            return 128 + stop.signal
+            return 128 + (stop.signal or signal.SIGTERM)
+    distributed.leave()
     final = run.metrics()[-1]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in final.items() if name.startswith("eval_"))
     print(f"done: {scores} on fresh samples; weights in {run.weights_path}")
@@ -125,11 +158,12 @@ def load_experiment(name: str):
 
 
 def make_trainer(experiment, config):
+    from relational_rnn.training import distributed
     from relational_rnn.training.loop import Trainer, pick_device
     from relational_rnn.training.tracking import check_tracker
 
     check_tracker(config.training.track)
-    device = pick_device(config.training.device)
+    device = pick_device(distributed.join(config.training.device))
     return Trainer(experiment.make_problem(config, device), config.training, device)
 
 

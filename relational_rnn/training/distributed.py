@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-DDP_WARMUP = 11  # updates before a CUDA graph may be captured, says torch's documentation of graphs with DDP
+from relational_rnn.training.checkpoint import write_text
+
+JOB = "job.txt"
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,9 @@ class Ranks:
         self.any(False)
 
 
-def from_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def restarted() -> bool:
-    """Whether torchrun had to start this job again."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 def join(device: str) -> str:
     """Join the job torchrun started -> the device of this rank. Without torchrun nothing happens."""
-    if not from_torchrun() or dist.is_initialized():
+    if "TORCHELASTIC_RUN_ID" not in os.environ or dist.is_initialized():
         return device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -87,3 +81,24 @@ def join(device: str) -> str:
 def leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+# ------------------------------------------------------------------ torchrun starts a job again
+
+
+def note_job(run: Path) -> None:
+    """Write into a new run folder which job it is of."""
+    if dist.is_initialized():
+        write_text(run / JOB, _job())
+
+
+def restarted(run: Path, ranks: Ranks) -> bool:
+    """Whether torchrun had to start this very job again, after it had made that run folder."""
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    known = ranks.rank == 0 and again and (run / JOB).is_file() and (run / JOB).read_text() == _job()
+    return ranks.any(known)
+
+
+def _job() -> str:
+    """torchrun itself is the parent of rank 0 and outlives it."""
+    return f"{os.environ['TORCHELASTIC_RUN_ID']} {os.getppid()}\n"

@@ -7,7 +7,10 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-SHOWN = ("loss", "accuracy", "stage", "eval_accuracy", "frames", "episode_return", "episode_solved")
+SHOWN = (
+    *("loss", "accuracy", "stage", "eval_accuracy", "frames", "episode_return", "episode_solved"),
+    *("epoch", "perplexity", "eval_valid_perplexity"),
+)
 PERCENT = ("accuracy", "eval_accuracy", "episode_solved")
 PLAIN_SECONDS = 2.0  # at most one plain line in so many seconds, so that a fast run does not flood a log
 

@@ -54,6 +54,23 @@ def text_folder(folder: str | Path, *, tokenizer: str = "words") -> Corpus:
     return Corpus("text", folder, files, tokenizer=tokenizer)
 
 
+def find_corpus(folder: str | Path) -> Corpus:
+    """The corpus in a folder, by the names of its files; with each reader's own choice of splits."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; allowed: a folder of text, or of token files")
+    if any(folder.glob("wiki.*.tokens")):
+        return wikitext(folder)
+    if any((folder / f"{split}.txt").is_file() for split in SPLITS):
+        return text_folder(folder)
+    if any(folder.glob("data/*/*.gz")):
+        return gigaword(folder)
+    if (folder / "manifest.tsv").is_file() or any((folder / split).is_dir() for split in SPLITS):
+        return gutenberg(folder)
+    allowed = "wiki.*.tokens, train.txt valid.txt test.txt, data/*/*.gz, or books in train/ valid/ test/"
+    raise ValueError(f"{folder} holds no corpus; allowed: a folder with {allowed}")
+
+
 # ------------------------------------------------------------------ Project Gutenberg
 
 Names = Mapping[str, Sequence[str] | Path]

@@ -1,0 +1,137 @@
+"""Language modelling as a problem for training/loop.py: truncated back-propagation with the state carried on.
+
+The text, the place in it and the carried state live on the device at fixed addresses, so that on a GPU a
+whole update is one CUDA graph. All of it goes into the checkpoint.
+
+Shapes: T steps of a window, B streams of this process, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from relational_rnn.cores.base import State, map_state, require, zip_states
+from relational_rnn.tasks.language_evaluation import score
+from relational_rnn.tasks.language_model import LanguageModel
+from relational_rnn.tasks.language_modeling import DeviceWindows
+from relational_rnn.tasks.text.corpora import find_corpus
+from relational_rnn.tasks.text.prepare import RECORD, Prepared, open_prepared, prepare
+from relational_rnn.training.distributed import Ranks
+from relational_rnn.training.loop import Problem
+
+VOCABULARY = "vocabulary.tsv"  # in the run folder
+EVAL_STREAMS = 64  # unrolls side by side in the evaluations during training
+
+
+def open_text(data: str, prepared: str, max_words: int | None, min_count: int) -> Prepared:
+    """The token files in a folder, or those of the corpus in it, made now if they are not there yet."""
+    require(bool(data), "data", data, "a folder of a corpus or of its token files, with --data FOLDER")
+    folder = Path(data)
+    if (folder / RECORD).is_file():
+        return open_prepared(folder)
+    corpus = find_corpus(folder)
+    target = Path(prepared) if prepared else folder / f"prepared-{max_words or 'all'}-{min_count}"
+    try:
+        return prepare(corpus, target, max_size=max_words, min_count=min_count)
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename}"
+        raise ValueError(f"token files cannot be written ({reason}); choose another --prepared") from error
+
+
+class LanguageModelProblem(Problem):
+    """Windows of the training text in order, cross entropy of the next word, perplexity of the others."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        text: Prepared,
+        *,
+        device: torch.device,
+        batch_size: int,
+        steps: int,
+        parts: int = 1,
+        shift: bool = False,
+        seed: int = 0,
+    ):
+        ranks = self.ranks = Ranks.current()
+        shares = ranks.count * parts
+        divides = batch_size % shares == 0
+        require(divides, "batch_size", batch_size, f"a multiple of processes x parts = {shares}")
+        self.model, self.text, self.device, self.parts = model.to(device), text, device, parts
+        self.generators = {}  # dropout draws from torch's own
+        self.windows = DeviceWindows(
+            text.tokens["train"],
+            batch_size,
+            steps,
+            device=device,
+            rank=ranks.rank,
+            ranks=ranks.count,
+            shift=shift,
+        )
+        self.network = ranks.wrap(model, device, some_unused=model.adaptive is not None)
+        self.initial = model.initial_state(self.windows.streams)
+        self.carried = map_state(torch.clone, self.initial)  # what the window before left
+        self.part = 0
+        if ranks.count > 1:
+            torch.manual_seed(seed + ranks.rank)  # every rank drops out something else
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        (inputs, targets), first = self.windows.take(self.part, self.parts)
+        size = self.windows.streams // self.parts
+        rows = slice(self.part * size, (self.part + 1) * size)
+        # New tensors, as backward still needs them when the carried state has moved on.
+        start = zip_states(lambda a, b: torch.where(first, a[rows], b[rows]), self.initial, self.carried)
+        losses = self.network(inputs, targets, start)
+        zip_states(lambda kept, new: kept[rows].copy_(new), self.carried, losses.state)
+        self.part = (self.part + 1) % self.parts
+        if self.part == 0:
+            self.windows.advance()
+        return losses.total, {"nats": losses.nats.detach()}
+
+    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
+        read = int(self.windows.epoch) + int(self.windows.position) / self.windows.length
+        return {"perplexity": math.exp(min(metrics["nats"], 700)), "epoch": round(read, 4)}
+
+    def evaluate(self) -> dict[str, float]:
+        valid = self.text.tokens["valid"]
+        unroll = -(-len(valid) // EVAL_STREAMS)
+        return {"valid_perplexity": score(self.model, valid, device=self.device, unroll=unroll).perplexity}
+
+    def evaluate_at_end(self) -> dict[str, float]:
+        """In one unroll over all tokens."""
+        names = {"full_valid_perplexity": "valid", "test_perplexity": "test"}
+        return {
+            name: score(self.model, self.text.tokens[split], device=self.device).perplexity
+            for name, split in names.items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        state = {"position": self.windows.position, "epoch": self.windows.epoch}
+        state["vocabulary"] = torch.tensor(list(self.text.vocabulary.hash), dtype=torch.uint8)
+        for number, tensor in enumerate(_tensors(self.carried)):
+            state[f"carried.{number}"] = self.ranks.gather(tensor)
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        check_vocabulary(self.text, bytes(state["vocabulary"].tolist()))
+        self.windows.position.copy_(state["position"])
+        self.windows.epoch.copy_(state["epoch"])
+        for number, tensor in enumerate(_tensors(self.carried)):
+            tensor.copy_(self.ranks.own(state[f"carried.{number}"]))
+
+    def write_files(self, folder: Path) -> None:
+        self.text.vocabulary.save(folder / VOCABULARY)
+
+
+def check_vocabulary(text: Prepared, wanted: bytes) -> None:
+    if text.vocabulary.hash != wanted:
+        found = f"hash {text.vocabulary.hash.hex()[:8]}, {len(text.vocabulary)} words"
+        raise ValueError(f"{text.folder} is of another vocabulary ({found}); allowed: {wanted.hex()[:8]}")
+
+
+def _tensors(state: State) -> list[Tensor]:
+    return [t for part in state for t in _tensors(part)] if isinstance(state, tuple) else [state]
