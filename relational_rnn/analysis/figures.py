@@ -1,0 +1,267 @@
+"""The look all figures share, and learning curves: one line for the median of several seeds, a band for their
+range.
+
+A figure is drawn from `Run`s, read from run folders or from results; nothing is trained or evaluated here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from relational_rnn.analysis.claims import CLAIMS, LTE_TASKS, NAMES, PERCENT
+from relational_rnn.analysis.results_make import NOT_LEARNED_FROM, flat
+from relational_rnn.analysis.runs import Run
+
+# Okabe and Ito's colours, told apart by colour-blind readers too. A core keeps its colour in every figure.
+COLOURS = {
+    "rmc": "#0072b2",
+    "lstm": "#d55e00",
+    "dnc": "#009e73",
+    "entnet": "#cc79a7",
+    "conv-lstm": "#e69f00",
+}
+OTHERS = ("#56b4e9", "#000000", "#f0e442", "#999999")
+DASHES = ("-", "--", "-.", ":")
+STYLE = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "relational-rnn",  # the same figure is the same file
+}
+FORMATS = ("png", "svg")
+MANY = 7  # lines of a panel, from which on its legend stands beside it
+
+# What is drawn of an experiment: the first of these a run has.
+METRICS = {
+    "nth-farthest": ("eval_accuracy", "accuracy"),
+    "lte": ("eval_accuracy", "accuracy"),
+    "mini-pacman": ("episode_return", "eval_sampled_return"),
+    "box-world": ("episode_solved", "eval_sampled_solved", "episode_return"),
+    "lm": ("eval_valid_perplexity", "perplexity"),
+}
+TITLES = {
+    "nth-farthest": "N-th farthest",
+    "lte": "learning to execute",
+    "mini-pacman": "Mini Pacman",
+    "box-world": "BoxWorld",
+    "lm": "language modelling",
+}
+AXES = {
+    "accuracy": "accuracy on training batches (%)",
+    "eval_accuracy": "accuracy (%)",
+    "episode_return": "points an episode",
+    "eval_sampled_return": "points an episode",
+    "episode_solved": "levels solved (%)",
+    "eval_sampled_solved": "levels solved (%)",
+    "eval_valid_perplexity": "validation perplexity",
+    "perplexity": "training perplexity",
+}
+
+
+def styled(draw: Callable) -> Callable:
+    """While a figure is drawn, matplotlib's settings are ours; a caller's are not touched."""
+
+    @functools.wraps(draw)
+    def drawn(*arguments, **options):
+        with matplotlib.rc_context(STYLE):
+            return draw(*arguments, **options)
+
+    return drawn
+
+
+@styled
+def new_figure(columns: int = 1, rows: int = 1, width: float = 4.6, height: float = 3.2, **options):
+    """A figure of the shared style and its axes [rows, columns], without pyplot's global state."""
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+@styled
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """name.png and name.svg in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    for path in paths:
+        figure.savefig(path, dpi=200, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return paths
+
+
+def colour_of(core: str, used: dict[str, str]) -> str:
+    """The core's own colour, or the next free one, remembered in `used`."""
+    if core not in used:
+        free = [colour for colour in OTHERS if colour not in used.values()] or list(OTHERS)
+        used[core] = COLOURS.get(core, free[0])
+    return used[core]
+
+
+def plain(text: str) -> str:
+    """Text as it is: matplotlib would read what stands between two dollars as a formula."""
+    return text.replace("$", r"\$")
+
+
+# ------------------------------------------------------------------ several runs together
+
+
+def metric_of(runs: list[Run]) -> str | None:
+    """The first of the experiment's metrics that any of the runs has."""
+    usual = METRICS.get(runs[0].experiment, ())
+    names = (*usual, *sorted({key for run in runs for key in run.curves if key.startswith("eval_")}), "loss")
+    return next((name for name in names if any(run.curves.get(name) for run in runs)), None)
+
+
+def scale_of(metric: str) -> float:
+    return 100.0 if metric.endswith(("accuracy", "solved")) else 1.0
+
+
+def band(curves: list[list[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
+    """x, and the median, lowest and highest of the curves there, each where it has values."""
+    x = np.unique(np.concatenate([[x for x, _ in curve] for curve in curves]))
+    table = np.stack([np.interp(x, *np.array(curve, float).T, left=np.nan, right=np.nan) for curve in curves])
+    return x, np.nanmedian(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)
+
+
+def labels(runs: list[Run]) -> dict[str, list[Run]]:
+    """Runs that differ in their seed only, under a name that says in what they differ from the others."""
+    settings = [
+        {key: str(value) for key, value in flat(run.config).items() if key not in NOT_LEARNED_FROM}
+        for run in runs
+    ]
+    ways: dict[tuple[str, ...], list[Run]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        others = [s for other, s in zip(runs, settings, strict=True) if other.core == run.core]
+        name = [NAMES.get(run.core, run.core)]
+        if len({other.preset for other in runs if other.core == run.core}) > 1:
+            name.append(run.preset)  # which says more than all the settings it stands for
+            others = [
+                s
+                for other, s in zip(runs, settings, strict=True)
+                if (other.core, other.preset) == (run.core, run.preset)
+            ]
+        for key, value in own.items():
+            if any(other.get(key) != value for other in others):
+                name.append(f"{key.rpartition('.')[2].replace('_', ' ')} {value}")
+        ways.setdefault(tuple(name), []).append(run)
+    return {
+        ", ".join(name) + (f" ({len(group)} seeds)" if len(group) > 1 else ""): group
+        for name, group in ways.items()
+    }
+
+
+# ------------------------------------------------------------------ learning curves
+
+
+@styled
+def learning_curves(runs: list[Run]) -> tuple[Figure, list[str]]:
+    """One panel a task of one experiment, a line a core; and what was left out, in words."""
+    metric = metric_of(runs)
+    panels: dict[str, list[Run]] = {}
+    left_out = []
+    for run in sorted(runs, key=_place):
+        if metric is None or not run.curves.get(metric):
+            left_out.append(f"{run.name}: no {metric or 'metric'} to draw")
+        else:
+            panels.setdefault(run.task, []).append(run)
+    if not panels:
+        raise ValueError(f"nothing to draw of {runs[0].experiment}: {'; '.join(left_out)}")
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    crowded = max(len(labels(group)) for group in panels.values()) > MANY
+    figure, axes = new_figure(columns, rows, width=8.0 if crowded else 4.6)
+    for place, (task, group) in zip(axes.flat, panels.items(), strict=False):
+        frames = all(run.curves.get("frames") for run in group)
+        _panel(place, group, metric, frames)
+        title = TITLES.get(group[0].experiment, group[0].experiment)
+        place.set_title(plain(f"{title}, {task}" if task else title))
+    for place in axes.flat[len(panels) :]:
+        place.remove()
+    return figure, left_out
+
+
+def _place(run: Run) -> tuple[int, int]:
+    """Tasks and cores in the paper's order; others after them as they come."""
+    return _index(LTE_TASKS, run.task), _index(tuple(NAMES), run.core)
+
+
+def _index(known: tuple[str, ...], name: str) -> int:
+    return known.index(name) if name in known else len(known)
+
+
+def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
+    used: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    scale = scale_of(metric)
+    named = labels(runs)
+    spectrum = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(named)))
+    for number, (label, group) in enumerate(named.items()):
+        core = group[0].core
+        colour, dash = colour_of(core, used), DASHES[lines.setdefault(core, 0) % len(DASHES)]
+        lines[core] += 1
+        if len(named) > MANY:  # too many to tell apart by a core's colour and dashes
+            colour = spectrum[number]
+        curves = [_over(run, metric, frames) for run in group]
+        x, middle, low, high = band(curves)
+        axes.plot(x, scale * middle, dash, color=colour, label=plain(label))
+        if len(group) > 1:
+            axes.fill_between(x, scale * low, scale * high, color=colour, alpha=0.18, linewidth=0)
+    levels = paper_levels(runs, metric)
+    for core, value in levels.items():
+        axes.axhline(value, color=colour_of(core, used), linestyle=(0, (1, 2)), linewidth=1.1)
+    if levels:
+        axes.plot([], [], color="#666666", linestyle=(0, (1, 2)), linewidth=1.1, label="in the paper")
+    axes.set(xlabel="frames" if frames else "updates", ylabel=AXES.get(metric, metric.replace("_", " ")))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if scale == 100.0:
+        axes.set_ylim(0, 101)
+    elif "perplexity" in metric:
+        axes.set_yscale("log")
+    beside = dict(loc="upper left", bbox_to_anchor=(1.0, 1.0)) if len(named) > MANY else {}
+    axes.legend(fontsize=7.5, **beside)
+
+
+def _over(run: Run, metric: str, frames: bool) -> list[tuple[float, float]]:
+    """The curve over updates, or over the frames of all games."""
+    curve = run.curves[metric]
+    if not frames:
+        return curve
+    step, seen = run.curves["frames"][-1]
+    return [(x * seen / step, value) for x, value in curve]
+
+
+def paper_levels(runs: list[Run], metric: str) -> dict[str, float]:
+    """The paper's number for each core of a panel, where the runs are of what it claims."""
+    found = {}
+    for run in runs:
+        like = {"experiment": run.experiment, "core": run.core, "preset": run.preset, "overrides": {}}
+        for claim in CLAIMS:
+            fits = claim.paper is not None and claim.fits({**like, "config": run.config})
+            if (
+                fits
+                and _same_kind(claim.metric, metric)
+                and (claim.unit == PERCENT) == (scale_of(metric) == 100)
+            ):
+                found[run.core] = claim.paper
+    return found
+
+
+def _same_kind(claimed: str, drawn: str) -> bool:
+    """eval_sampled_return and episode_return are both returns."""
+    ending: Callable[[str], str] = lambda name: name.rpartition("_")[2]  # noqa: E731
+    return ending(claimed) == ending(drawn) and "full_valid" not in claimed and "test" not in claimed

@@ -1,0 +1,91 @@
+"""rmc figures: pictures of runs and results, as PNG and SVG."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from relational_rnn.cli import UsageError
+from relational_rnn.cli.play import whole_number
+from relational_rnn.cli.train import take_option, user_errors
+
+HELP = """\
+usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED]
+
+Draws into FOLDER, each figure as .png and .svg:
+  curves-EXPERIMENT   learning curves, a panel a task, a line a core: the median of its seeds and their range
+  sweep               N-th farthest: accuracy against training time, by memories, heads and gates
+  box-world-level     with --level: a BoxWorld level and the graph it was made from
+RUN is a run folder; without any, everything in --results (results) is drawn. Only files are read, and damaged
+ones as far as they can be; what was left out is said.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return 0
+    rest, output = take_option(arguments, "--output")
+    rest, results = take_option(rest, "--results", default="results")
+    rest, level = take_option(rest, "--level")
+    if output is None:
+        raise UsageError("rmc figures needs --output FOLDER")
+    if unknown := [argument for argument in rest if argument.startswith("--")]:
+        raise UsageError(f"unknown option {unknown[0]!r}; allowed: --output, --results, --level")
+    seed = None if level is None else whole_number("--level", level)
+    output = Path(output)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"--output {output} is a file; allowed: a folder, or a name for a new one")
+    with user_errors():
+        runs = read(rest, Path(results))
+    if not runs and seed is None:
+        raise UsageError(f"nothing to draw: no RUN given and no results in {results}/runs")
+    for run in runs:
+        if notice := run.notice():
+            print(f"note: {notice}", file=sys.stderr)
+    with user_errors():
+        for path in draw(runs, output, seed):
+            print(path)
+    return 0
+
+
+def read(folders: list[str], results: Path):
+    from relational_rnn.analysis.results import as_run, load_all
+    from relational_rnn.analysis.runs import read_run
+
+    if folders:
+        return [read_run(Path(folder)) for folder in folders]
+    return [as_run(result, Path(name).stem) for name, result in load_all(results).items()]
+
+
+def draw(runs: list, output: Path, level: int | None):
+    """Draw what there is to draw; yields the pictures as they are made."""
+    from relational_rnn.analysis import figures
+    from relational_rnn.analysis.figures_sweep import is_sweep, sweep
+
+    drawn = 0
+    for experiment in dict.fromkeys(run.experiment for run in runs):
+        try:
+            figure, left_out = figures.learning_curves([run for run in runs if run.experiment == experiment])
+        except ValueError as error:  # one experiment without a point is no reason to draw no other
+            print(f"note: {error}", file=sys.stderr)
+            continue
+        for reason in left_out:
+            print(f"note: {reason}", file=sys.stderr)
+        drawn += 1
+        yield from figures.save(figure, output, f"curves-{safe(experiment)}")
+    if is_sweep(runs):
+        yield from figures.save(sweep(runs), output, "sweep")
+    if level is not None:
+        from relational_rnn.analysis.figures_box_world import level_and_graph
+
+        drawn += 1
+        yield from figures.save(level_and_graph(level), output, "box-world-level")
+    if not drawn:
+        raise ValueError("nothing was drawn: none of the runs has a point")
+
+
+def safe(name: str) -> str:
+    """A run folder says what its experiment is called: never a path."""
+    return re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "unnamed"
