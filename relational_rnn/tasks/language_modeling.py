@@ -1,10 +1,10 @@
-"""Word-level language modelling (section 4.4, A.4): batches of a token file, the loss, perplexity.
+"""Word-level language modelling (section 4.4, A.4): batches of a token file, perplexity.
 
 A split is one long text. It is cut into B streams of equal length, and every window takes the next T tokens
 of all streams, so that a model which carries its state from window to window has read all that came before
 (truncated back-propagation through time).
 
-Shapes: T steps of a window, B streams, V vocabulary, D features before the softmax, N = T * B tokens.
+Shapes: T steps of a window, B streams, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from relational_rnn.cores.base import require
+from relational_rnn.tasks.linear_cross_entropy import IGNORE, linear_cross_entropy
 from relational_rnn.tasks.text.vocabulary import EOS_ID
 
-IGNORE = -100  # target of a step that is not to be predicted; what torch's losses leave out by default
-LOGITS_AT_ONCE = 1 << 27  # of the chunked loss: 512 MiB in float32; fewer cost more passes over the weight
-
-Reduction = Literal["mean", "sum", "none"]
-
+__all__ = ["IGNORE", "DeviceWindows", "Window", "Windows", "linear_cross_entropy", "perplexity"]
 
 # ------------------------------------------------------------------ batches
 
@@ -152,154 +148,6 @@ class DeviceWindows:
     def epochs(self, updates: int) -> float:
         """How often that many windows go through the text, not minding the shift."""
         return updates / (self.length // self.steps)
-
-
-# ------------------------------------------------------------------ the loss
-
-
-def linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    bias: Tensor | None = None,
-    *,
-    reduction: Reduction = "mean",
-    implementation: Literal["auto", "torch", "chunked", "plain"] = "auto",
-) -> Tensor:
-    """Cross entropy in nats of softmax(hidden W' + b), never holding the logits of all tokens at once.
-
-    hidden [..., D], weight [V, D], bias [V], targets [...] with IGNORE where there is nothing to predict.
-    The mean is over the targets that are not IGNORE; "none" gives a value per target, 0 where ignored.
-
-    "auto" is torch's own (torch >= 2.13), or else "chunked", ours. Both go through the tokens a few at a
-    time, find the gradients of a mean or sum on the way forward, and cannot be differentiated twice. In
-    16-bit types "auto" is ours too: torch's rounds its result to that type, and a perplexity needs more.
-    "plain" holds all logits and is what the others are tested against.
-    """
-    require(reduction in ("mean", "sum", "none"), "reduction", reduction, "mean, sum, none")
-    choices = ("auto", "torch", "chunked", "plain")
-    require(implementation in choices, "implementation", implementation, ", ".join(choices))
-    D = weight.shape[-1]
-    require(hidden.shape[-1] == D, "hidden shape", list(hidden.shape), f"[..., {D}], as weight has")
-    shape = hidden.shape[:-1]
-    require(targets.shape == shape, "targets shape", list(targets.shape), f"{list(shape)}")
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):  # what autocast does to a linear layer
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-
-    hidden, flat = hidden.reshape(-1, D), targets.reshape(-1)
-    torchs = getattr(F, "linear_cross_entropy", None)
-    if implementation == "auto":
-        narrow = hidden.dtype in (torch.bfloat16, torch.float16)
-        implementation = "chunked" if torchs is None or narrow else "torch"
-    if implementation == "torch":
-        if torchs is None:
-            raise ValueError(f"implementation='torch' needs torch >= 2.13; this is {torch.__version__}")
-        options = torch.nn.LinearCrossEntropyOptions()
-        loss = torchs(hidden, weight, flat, linear_bias=bias, reduction=reduction, options=options)
-    elif implementation == "plain":
-        with torch.autocast(device, enabled=False):
-            logits = F.linear(hidden, weight, bias)
-        loss = F.cross_entropy(logits.to(_wide(logits.dtype)), flat, reduction=reduction)
-    elif reduction == "none":
-        loss = _Chunked.apply(hidden, weight, flat, bias)
-    else:
-        differentiate = torch.is_grad_enabled() and any(
-            t is not None and t.requires_grad for t in (hidden, weight, bias)
-        )
-        loss = _ChunkedSum.apply(hidden, weight, flat, bias, differentiate)
-        if reduction == "mean":
-            loss = loss / (flat != IGNORE).sum()
-    return loss.reshape(shape) if reduction == "none" else loss
-
-
-class _Chunked(torch.autograd.Function):
-    """[N] losses. Backward makes every chunk's logits a second time."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets, bias):
-        ctx.save_for_backward(hidden, weight, targets, bias)
-        parts = _chunks(len(hidden), len(weight))
-        return torch.cat([_losses(_logits(hidden[p], weight, bias), targets[p]) for p in parts])
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        hidden, weight, targets, bias = ctx.saved_tensors
-        gradients = _Gradients(hidden, weight, bias)
-        for part in _chunks(len(hidden), len(weight)):
-            gradients.add(part, _logits(hidden[part], weight, bias), targets[part], gradient[part])
-        return gradients.scaled(1)
-
-
-class _ChunkedSum(torch.autograd.Function):
-    """The sum of the losses, and its gradients while the logits are there: a matrix product less."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, targets, bias, differentiate):
-        total = hidden.new_zeros((), dtype=_wide(hidden.dtype))
-        ctx.gradients = _Gradients(hidden, weight, bias) if differentiate else None
-        for part in _chunks(len(hidden), len(weight)):
-            logits = _logits(hidden[part], weight, bias)
-            total += _losses(logits, targets[part]).sum()
-            if differentiate:
-                ctx.gradients.add(part, logits, targets[part], total.new_ones(()))
-        return total
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        return *ctx.gradients.scaled(gradient), None
-
-
-class _Gradients:
-    """Sums over chunks. A loss with gradient g has d logits = g (softmax(logits) - onehot(target))."""
-
-    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None):
-        # What is summed over chunks is kept wide: many small bfloat16 terms would not add up.
-        wide = _wide(hidden.dtype)
-        self.hidden, self.weight = hidden, weight
-        self.d_hidden = torch.empty_like(hidden)
-        self.d_weight = torch.zeros_like(weight, dtype=wide)
-        self.d_bias = None if bias is None else torch.zeros_like(bias, dtype=wide)
-
-    def add(self, part: slice, logits: Tensor, targets: Tensor, gradient: Tensor) -> None:
-        counts = (targets != IGNORE)[:, None]  # [n, 1]
-        d_logits = logits.softmax(1)  # [n, V]
-        d_logits.scatter_add_(1, targets[:, None].where(counts, 0), -torch.ones_like(d_logits[:, :1]))
-        d_logits *= gradient.reshape(-1, 1) * counts
-        if self.d_bias is not None:
-            self.d_bias += d_logits.sum(0)
-        d_logits = d_logits.to(self.hidden.dtype)
-        self.d_hidden[part] = d_logits @ self.weight
-        self.d_weight += d_logits.t() @ self.hidden[part]
-
-    def scaled(self, factor: Tensor | int) -> tuple[Tensor, Tensor, None, Tensor | None]:
-        """In the order of the functions' arguments; new tensors, so that backward may run again."""
-        d_hidden, d_weight = self.d_hidden * factor, (self.d_weight * factor).to(self.weight.dtype)
-        d_bias = None if self.d_bias is None else (self.d_bias * factor).to(self.weight.dtype)
-        return d_hidden, d_weight, None, d_bias
-
-
-def _losses(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORE)
-
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The product in the inputs' own type, the softmax in float32 at least."""
-    logits = F.linear(hidden, weight, bias)
-    return logits.to(_wide(logits.dtype))
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
-def _chunks(tokens: int, words: int) -> list[slice]:
-    size = max(1, LOGITS_AT_ONCE // words)
-    return [slice(start, start + size) for start in range(0, tokens, size)]
 
 
 # ------------------------------------------------------------------ the score

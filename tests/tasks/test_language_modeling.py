@@ -1,6 +1,9 @@
 """Every token once; the loss without all its logits; perplexity."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from relational_rnn.tasks import language_modeling as lm
-from relational_rnn.tasks.language_modeling import IGNORE, Windows, linear_cross_entropy, perplexity
+from relational_rnn.tasks import linear_cross_entropy as loss_module
+from relational_rnn.tasks.language_modeling import (
+    IGNORE,
+    DeviceWindows,
+    Windows,
+    linear_cross_entropy,
+    perplexity,
+)
+from tests.markdown import ROOT
 
 IMPLEMENTATIONS = ["chunked", *(["torch"] if hasattr(F, "linear_cross_entropy") else [])]
 
@@ -77,6 +87,40 @@ def test_wrong_windows_are_errors(arguments, message):
         Windows(np.zeros(100, np.uint16), 2, 5)[10]
 
 
+@pytest.mark.parametrize(("rank", "ranks", "parts"), [(0, 1, 1), (0, 1, 2), (0, 3, 1), (2, 3, 2)])
+def test_windows_on_the_device_are_the_same(rank, ranks, parts):
+    tokens = np.arange(2, 1002, dtype=np.uint16)
+    where = dict(rank=rank, ranks=ranks)
+    wanted = Windows(tokens, 12, 7, **where)
+    found = DeviceWindows(tokens, 12, 7, device=torch.device("cpu"), **where)
+    for number in range(2 * len(wanted) + 3):
+        window = wanted[number % len(wanted)]
+        taken = [found.take(part, parts) for part in range(parts)]
+        for i, whole in enumerate(window):
+            assert torch.equal(torch.cat([got[i] for got, _ in taken], dim=1), whole)
+        assert all(first.item() == (number % len(wanted) == 0) for _, first in taken)
+        assert int(found.epoch) == number // len(wanted)
+        found.advance()
+
+
+def test_shifted_windows_begin_elsewhere_in_every_epoch():
+    tokens = np.arange(2, 1002, dtype=np.uint16)
+    windows = DeviceWindows(tokens, 4, 10, device=torch.device("cpu"), shift=True)
+    begins, state_carries = [], True
+    last = None
+    for _ in range(24 * 5):
+        (inputs, targets), first = windows.take()
+        assert torch.equal(inputs[1:], targets[:-1])
+        if first:
+            begins.append(targets[0, 0].item() - 2)
+        else:
+            state_carries &= torch.equal(inputs[0], last)
+        last = targets[-1]
+        windows.advance()
+    assert state_carries
+    assert begins[:5] == [0, 6, 2, 8, 4]
+
+
 # ------------------------------------------------------------------ loss
 
 
@@ -104,7 +148,7 @@ def results(implementation, reduction, targets, tensors):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("at_once", [1, 1000, 1 << 27])
 def test_the_loss_and_its_gradients_are_the_plain_ones(monkeypatch, implementation, reduction, bias, at_once):
-    monkeypatch.setattr(lm, "LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr(loss_module, "LOGITS_AT_ONCE", at_once)
     targets, tensors = problem(bias=bias)
     for got, wanted in zip(
         results(implementation, reduction, targets, tensors),
@@ -132,7 +176,7 @@ def test_the_logits_of_all_tokens_are_never_held(monkeypatch, reduction):
             return out
 
     T, B, D, V = 20, 10, 4, 300
-    monkeypatch.setattr(lm, "LOGITS_AT_ONCE", 10 * V)
+    monkeypatch.setattr(loss_module, "LOGITS_AT_ONCE", 10 * V)
     targets, tensors = problem(T, B, D, V)
     with Largest():
         results("chunked", reduction, targets, tensors)
@@ -164,7 +208,7 @@ def test_autocast_is_that_of_a_linear_layer():
 
 
 def test_without_gradients_none_are_made(monkeypatch):
-    monkeypatch.setattr(lm, "_Gradients", None)
+    monkeypatch.setattr(loss_module._Softmax, "add_gradients", None)
     targets, (hidden, weight, _) = problem()
     with torch.no_grad():
         for reduction in ("mean", "sum", "none"):
@@ -172,6 +216,35 @@ def test_without_gradients_none_are_made(monkeypatch):
                 hidden, weight, targets, reduction=reduction, implementation="chunked"
             )
             assert not loss.requires_grad
+
+
+def test_the_fused_kernel_in_tritons_interpreter():
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "tests.tasks.interpreted_cross_entropy"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("worst") == 9
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_the_fused_kernel_on_a_gpu(dtype, reduction):
+    targets, wide = problem(T=30, V=9000)
+    narrow = [tensor.detach().to("cuda", dtype).requires_grad_() for tensor in wide]
+    wide = [tensor.detach().double().requires_grad_() for tensor in narrow]
+    outer = torch.linspace(-1, 2, targets.numel(), device="cuda").reshape(targets.shape)
+    found = []
+    for kind, (hidden, weight, bias) in (("triton", narrow), ("plain", wide)):
+        options = dict(reduction=reduction, implementation=kind)
+        loss = linear_cross_entropy(hidden, weight, targets.cuda(), bias, **options)
+        total = loss if reduction == "mean" else (loss * outer).sum()
+        found.append([loss.detach(), *torch.autograd.grad(total, (hidden, weight, bias))])
+    assert found[0][0].dtype == torch.float32
+    tolerance = 1e-5 if dtype == torch.float32 else 0.02
+    for a, b in zip(*found, strict=True):
+        assert (a.double() - b).norm() < tolerance * b.norm()
 
 
 def test_wrong_arguments_of_the_loss_are_errors():
@@ -184,6 +257,8 @@ def test_wrong_arguments_of_the_loss_are_errors():
         linear_cross_entropy(hidden, weight, targets, reduction="max")
     with pytest.raises(ValueError, match="implementation='fast' is not allowed"):
         linear_cross_entropy(hidden, weight, targets, implementation="fast")
+    with pytest.raises(ValueError, match="implementation='triton' is not allowed here: the input is on cpu"):
+        linear_cross_entropy(hidden, weight, targets, implementation="triton")
 
 
 # ------------------------------------------------------------------ perplexity
