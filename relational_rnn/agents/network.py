@@ -87,7 +87,7 @@ class Encoder(nn.Module):
         for cells, seen, room in zip(grid, image_shape[1:], room_shape, strict=True):
             offset = torch.linspace(-1, 1, cells) if cells > 1 else torch.zeros(1)
             moving = tags == "room" and seen < room
-            per_cell = 2 / (room - 1)
+            per_cell = 2 / max(room - 1, 1)
             offsets.append(offset * per_cell * (seen - 1) / 2 - 1 if moving else offset)
             scales.append(per_cell if moving else 0.0)
         rows, columns = torch.meshgrid(*offsets, indexing="ij")

@@ -1,0 +1,97 @@
+"""Gymnasium's environments as games for an agent."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import relational_rnn.environments.gym  # noqa: F401  registers the games
+from relational_rnn.agents.learner import AgentProblem, Learning
+from relational_rnn.environments import BoxWorld
+from relational_rnn.environments.from_gymnasium import GymnasiumGames, vector_of
+from relational_rnn.experiments.reinforcement import Model, build_network
+from relational_rnn.training.config import Training
+from relational_rnn.training.loop import Trainer
+
+MODEL = Model(channels=(8, 8), kernels=(1, 1), tags="none", total_units=32)
+
+
+def test_a_batch_of_games_through_gymnasium_is_the_batch():
+    """BoxWorld, out through Gymnasium and in again: the same rewards, ends, counts and pictures."""
+    options = dict(grid_size=8, solution_lengths=(1,), num_forward=(1,), max_steps=6, refill=0.4)
+    games = GymnasiumGames(partial(gymnasium.make_vec, "relational_rnn/BoxWorld-v0", **options))
+    env = BoxWorld(**options)
+    assert (games.num_actions, games.observation_shape) == (env.num_actions, env.observation_shape)
+    state = games.reset(5, torch.Generator().manual_seed(0))
+    # The same seed by the way it takes through the adapter and through Gymnasium.
+    seed = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(0)))
+    inner = int(np.random.default_rng(np.random.SeedSequence(seed)).integers(2**62))
+    generator = torch.Generator().manual_seed(inner)
+    mirror = env.reset(5, generator)
+    actions = torch.Generator().manual_seed(1)
+    ends = 0
+    for _ in range(20):
+        assert torch.equal(games.observe(state), env.observe(mirror))
+        action = torch.randint(4, (5,), generator=actions)
+        state, step = games.step(state, action, actions)
+        mirror, expected = env.step(mirror, action, generator)
+        for name in ("reward", "terminated", "truncated", "episode_return", "episode_length"):
+            assert torch.equal(getattr(step, name), getattr(expected, name)), name
+        assert torch.equal(state.steps, mirror.steps)
+        ends += int(step.done.sum())
+    assert ends >= 15
+
+
+def test_cart_pole_is_learned():
+    """Four numbers a step, through Gymnasium; a random player keeps the pole up for 22 steps."""
+    torch.manual_seed(0)
+    games = GymnasiumGames(vector_of("CartPole-v1"))
+    assert games.observation_shape == (4, 1, 1)
+    network = build_network(games, (1, 1), "lstm", MODEL)
+    learning = Learning(unroll=20, reward_scale=0.1, entropy_cost=0.001)
+    problem = AgentProblem(games, network, learning, games=16, eval_episodes=16)
+    training = Training(steps=100, batch_size=16, learning_rate=1e-2, log_every=10, checkpoint_every=10)
+    records = []
+    # Without the evaluation at the end, which would begin other games.
+    Trainer(problem, training, torch.device("cpu")).run(until=90, report=records.append)
+    assert records[0]["episode_return"] < 45
+    assert records[-1]["episode_return"] > 2 * records[0]["episode_return"]
+    assert records[-1]["episode_return"] == records[-1]["episode_length"]  # a point for every step
+
+
+def test_bytes_and_channels_last():
+    class Pictures(gymnasium.vector.VectorEnv):
+        metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012
+        single_observation_space = gymnasium.spaces.Box(0, 255, (3, 5, 2), np.uint8)
+        single_action_space = gymnasium.spaces.Discrete(3)
+
+        def __init__(self, games):
+            self.num_envs = games
+
+        def reset(self, *, seed=None, options=None):
+            return np.arange(30, dtype=np.uint8).reshape(1, 3, 5, 2).repeat(self.num_envs, 0), {}
+
+    games = GymnasiumGames(Pictures, channels_last=True)
+    assert games.observation_shape == (2, 3, 5)
+    seen = games.observe(games.reset(2, torch.Generator()))
+    assert seen.shape == (2, 2, 3, 5)
+    assert seen[1, 1, 2, 4] == pytest.approx(29 / 255)
+    assert seen[0, 0, 0, 1] == pytest.approx(2 / 255)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (vector_of("Pendulum-v1"), "the action space is Box"),
+        (vector_of("FrozenLake-v1"), "the observation space is Discrete"),
+        (
+            partial(gymnasium.make_vec, "CartPole-v1", vectorization_mode="sync"),
+            "AutoresetMode.SAME",
+        ),
+    ],
+)
+def test_games_that_do_not_fit(make, message):
+    with pytest.raises(ValueError, match=message):
+        GymnasiumGames(make)
