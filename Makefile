@@ -18,7 +18,7 @@ browser:
 		command -v "$$name" > /dev/null && exit; \
 	done; { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
 		&& apt-get -qq -o Acquire::Retries=0 update \
-		&& apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core > /dev/null; } \
+		&& DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core > /dev/null; } \
 	|| echo "no browser, so the explorer's browser tests are skipped: install chromium, or name one in CHROMIUM"
 
 lint: $(INSTALLED)

@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 
 from relational_rnn import pretrained
-from relational_rnn.agents.network import AgentNetwork
 from relational_rnn.analysis.runs import Run, read_run
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.explorer.games import export_episodes
@@ -22,6 +21,7 @@ from relational_rnn.explorer.results import export_results
 PAGE = Path(__file__).parent / "page"
 DATA = "data.js"
 PREFIX = "window.explorerData = "
+SHOWN = ("nth-farthest", "lte", "box-world", "mini-pacman")
 MAX_BYTES = 6_000_000  # that a page loads in a moment
 
 
@@ -38,6 +38,9 @@ def collect(runs: list[Path], results: Path | None = None, *, weights: Path = pr
     for path, run in zip(runs, read, strict=True):
         if notice := run.notice():
             data["notices"].append(notice)
+        if run.experiment not in SHOWN:
+            data["notices"].append(f"{run.name}: only its curve is shown; {run.experiment} has no section")
+            continue
         try:
             loaded = pretrained.load_run(path)
         except ValueError as error:  # a run just begun, or copied without its weights, still has a curve
@@ -67,7 +70,7 @@ def add_model(data: dict, run: Run, loaded: pretrained.Pretrained) -> None:
         data["memory"].append(export_model(run.name, config.task, model, scores[-1][1] if scores else None))
     elif run.experiment == "lte":
         data["programs"].append(export_samples(run.name, config.samples, model))
-    elif isinstance(model, AgentNetwork):
+    else:
         data["games"].append(export_episodes(run.name, game_of(run.experiment, config), model))
 
 

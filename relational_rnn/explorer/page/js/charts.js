@@ -35,10 +35,10 @@
     return result;
   }
 
-  /** series: [{name, colour, points: [[x, y], ...], dashed}]; options: label, percent, level {value, name}, xName,
-   *  size [width, height], cursor. -> {element, mark(x)} */
-  E.lines = function (series, { label, percent = false, levels = [], xName = "updates", size = [640, 260], range = null }) {
-    const [width, height] = size;
+  /** series: [{name, colour, points: [[x, y], ...]}]; options: label, percent, levels [{value, name}], xName,
+   *  size [width, height], range [low, high]. -> {element, mark(x)} */
+  E.lines = function (series, { label, percent = false, levels = [], xName = "updates", size = null, range = null }) {
+    const [width, height] = size || (innerWidth < 560 ? [340, 220] : [600, 250]); // text keeps its size on a phone
     const margin = { left: 46, right: 14, top: 12, bottom: 40 };
     const points = series.flatMap((one) => one.points);
     const ys = [...points.map((p) => p[1]), ...levels.map((level) => level.value)];
@@ -58,7 +58,7 @@
     const name = E.svg("text", { x: width - margin.right, y: height - 9, class: "axis end" }, xName);
     const marks = levels.map((level) => E.svg("g", {},
       E.svg("line", { x1: margin.left, x2: width - margin.right, y1: y(level.value), y2: y(level.value), class: "level" }),
-      E.svg("text", { x: width - margin.right, y: y(level.value) - 7, class: "axis end" }, level.name)));
+      E.svg("text", { x: margin.left + 6, y: y(level.value) - 8, class: "axis haloed" }, level.name)));
     const drawn = series.map((one) => {
       const line = one.points.length > 1
         ? E.svg("polyline", { points: one.points.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), class: "line" })

@@ -96,10 +96,12 @@
     let now = trace;
     let kind = "reads";
     const rows = Array.from({ length: trace.slots }, (_, n) => String(n + 1));
-    const width = Math.max(3, Math.min(66, room / columns.length));
+    const fits = Math.min(room, innerWidth - 110) / columns.length;
+    const width = Math.max(columns.length > 80 ? 5 : 13, Math.min(66, fits)); // what does not fit scrolls
+    const longest = Math.max(...columns.map((text) => text.length));
     const map = E.heatmap({
       label: `Slots (rows) over all ${what}s (columns)`, rows, columns, cell: [width, 20],
-      every: width > 9 ? 1 : Math.ceil(34 / width), onColumn: onStep,
+      every: Math.ceil((7 * longest + 4) / width), onColumn: onStep,
       describe: (n, t, value) => `Slot ${n + 1}, ${what} ${t + 1}: ${kinds[kind][2]()} ${E.number(value)}`,
     });
     const table = E.tableOf("These numbers as a table", () => ({

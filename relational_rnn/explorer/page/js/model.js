@@ -18,19 +18,32 @@
     return { values, shape };
   }
 
-  /** rows x [in] -> rows x [out]; the weight is [out, in] */
+  /** rows x [in] -> rows x [out]; the weight is [out, in]. Four outputs at a time read each input once. */
   function linear(input, rows, weight, bias) {
     const [outs, ins] = weight.shape;
     const w = weight.values;
     const result = new Float32Array(rows * outs);
     for (let r = 0; r < rows; r++) {
       const from = r * ins;
-      for (let o = 0; o < outs; o++) {
-        let sum = bias ? bias.values[o] : 0;
-        const row = o * ins;
-        for (let i = 0; i < ins; i++) sum += input[from + i] * w[row + i];
+      let o = 0;
+      for (; o + 4 <= outs; o += 4) {
+        let [a, b, c, d] = [0, 0, 0, 0];
+        const [row0, row1, row2, row3] = [o * ins, (o + 1) * ins, (o + 2) * ins, (o + 3) * ins];
+        for (let i = 0; i < ins; i++) {
+          const x = input[from + i];
+          a += x * w[row0 + i];
+          b += x * w[row1 + i];
+          c += x * w[row2 + i];
+          d += x * w[row3 + i];
+        }
+        result.set([a, b, c, d], r * outs + o);
+      }
+      for (; o < outs; o++) {
+        let sum = 0;
+        for (let i = 0; i < ins; i++) sum += input[from + i] * w[o * ins + i];
         result[r * outs + o] = sum;
       }
+      for (o = 0; o < outs; o++) result[r * outs + o] += bias.values[o];
     }
     return result;
   }

@@ -89,10 +89,10 @@
     const letters = Array.from({ length: count }, (_, label) => E.svg("g", { class: "point small" },
       E.svg("circle", { r: 13, class: "ring" }), E.svg("circle", { r: 9, class: "disc" }),
       E.svg("text", { class: "letter" }, E.letter(label))));
-    const element = E.svg("svg", { viewBox: `0 0 ${width} 64`, class: "distances", role: "img" },
+    const element = E.svg("svg", { viewBox: `0 0 ${width} 70`, class: "distances", role: "img" },
       E.svg("line", { x1: 16, x2: width - 16, y1: 46, y2: 46, class: "level" }),
-      E.svg("text", { x: 16, y: 60, class: "axis" }, "near"),
-      E.svg("text", { x: width - 16, y: 60, class: "axis end" }, "far"), letters);
+      E.svg("text", { x: 16, y: 62, class: "axis" }, "near"),
+      E.svg("text", { x: width - 16, y: 62, class: "axis end" }, "far"), letters);
     return {
       element,
       show(question) {

@@ -45,7 +45,7 @@
     const words = E.el("p", { class: "caption", "aria-live": "polite" });
     const policy = E.bars(game.actions, () => "Probability of every action");
     const values = E.lines([{ name: "value", colour: "var(--accent)", points: episode.values.map((value, t) => [t + 1, value]) }],
-      { label: "The agent's value estimate at every step", xName: "step", size: [420, 170] });
+      { label: "The agent's value estimate at every step", xName: "step", size: innerWidth < 560 ? [340, 170] : [480, 190] });
     const rewards = E.tableOf("Steps as a table", () => ({
       head: ["step", "action", "reward", "value", "row", "column"],
       rows: episode.values.map((value, t) => [String(t + 1), game.actions[episode.actions[t]], E.short(episode.rewards[t]),
@@ -99,7 +99,7 @@
         E.card("The level", null, level.element, words),
         E.el("div", { class: "stack" },
           E.el("div", { class: "two even" },
-            E.card("What it sees", null, view.element, held),
+            E.card("What it sees", "The bare colours it is given.", view.element, held),
             E.card("What it does", null, policy.element)),
           E.card("What it expects", "The value estimate: reward to come, later reward counting less.", values.element, rewards.element))),
       ...(inside ? [inside.overview, E.el("div", { class: "columns half" }, inside.slots, inside.heads)]

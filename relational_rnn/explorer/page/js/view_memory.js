@@ -78,6 +78,10 @@
 
     function compute() {
       result = model.run(question.features());
+      refresh();
+    }
+
+    function refresh() {
       stepper.relabel(question.labels.map((label) => ({
         text: E.letter(label), kind: label === question.m ? "m" : "",
         name: `Vector ${E.letter(label)}${label === question.m ? ", the reference" : ""}`,
@@ -108,7 +112,7 @@
       E.el("div", { class: "row" }, E.button("Random question", fresh, { class: "primary" }),
         E.button("Other order", () => { question.reorder(); compute(); })),
       numbers.element);
-    compute();
+    refresh();
     return {
       recolour: matrix.recolour,
       element: E.el("div", { class: "stack" },

@@ -48,7 +48,7 @@
     const sentence = E.el("p", { class: "answer", "aria-live": "polite" });
     const soFar = E.el("div", { class: "digits" });
     const digits = E.el("table", { class: "plain wide" },
-      E.el("thead", {}, E.el("tr", {}, ["digit", "right", "predicted", "or", "or"].map((text) => E.el("th", { scope: "col" }, text)))),
+      E.el("thead", {}, E.el("tr", {}, ["digit", "right", "first guess", "second", "third"].map((text) => E.el("th", { scope: "col" }, text)))),
       E.el("tbody", {}, [...sample.target].map((symbol, i) => E.el("tr", { class: right[i] ? "good" : "bad" },
         E.el("th", { scope: "row" }, String(i + 1)), E.el("td", { class: "code" }, symbol),
         sample.likely[i].map((guess, k) => E.el("td", {}, E.el("span", { class: "code" }, guess), ` ${E.percent(sample.chances[i][k], 1)}`))))));

@@ -2,6 +2,8 @@
 (function (E) {
   "use strict";
   const HUES = 8;
+  const MODELS = ["RMC", "LSTM", "EntNet", "DNC", "ConvLSTM"]; // each keeps its colour in all charts
+  const MOST_LEVELS = 4; // of the paper in one chart; more would be a thicket
 
   E.resultsView = function (body, results, notices) {
     const { claims, runs } = results;
@@ -58,51 +60,54 @@
   function claimCard(section, claims) {
     const ran = claims.filter((claim) => claim.outcomes.length);
     const missing = claims.filter((claim) => !claim.outcomes.length);
-    const curves = curveSeries(ran);
     const note = missing.length ? `${ran.length} of ${claims.length} have been run.` : null;
-    const table = (rows) => E.el("div", { class: "scroll" }, E.el("table", { class: "claims" },
-      E.el("thead", {}, E.el("tr", {}, ["", "paper", "ours", "", "how"].map((text) => E.el("th", { scope: "col" }, text)))),
+    const columns = ["what", "paper", "ours", "both on a line", "how"];
+    const hidden = (text) => (text === "paper" || text === "ours" ? text : E.el("span", { class: "spoken" }, text));
+    // Roles, because a phone shows the rows as blocks, which takes a table's meaning from it.
+    const table = (rows) => E.el("div", { class: "scroll" }, E.el("table", { class: "claims", role: "table" },
+      E.el("thead", {}, E.el("tr", { role: "row" }, columns.map((text) => E.el("th", { scope: "col", role: "columnheader" }, hidden(text))))),
       E.el("tbody", {}, rows)));
     return E.card(section, note,
-      curves.series.length ? E.el("div", { class: "stack narrow" }, curves.chart, E.legend(curves.series)) : null,
+      curves(ran),
       ran.length ? table(ran.flatMap(outcomeRows)) : null,
       missing.length ? E.el("details", { class: "numbers", open: !ran.length && missing.length < 5 },
         E.el("summary", {}, `Not run yet: ${missing.length}`), table(missing.map(missingRow))) : null);
   }
 
-  function curveSeries(claims) {
-    const series = claims.flatMap((claim, i) => claim.outcomes.slice(0, 1).flatMap((outcome) => outcome.curves
+  const colourOf = (model) => `var(--slot-${Math.max(0, MODELS.indexOf(model)) % HUES})`;
+
+  /** Every seed of every claim's first outcome; a colour for each model. */
+  function curves(claims) {
+    const series = claims.flatMap((claim) => claim.outcomes.slice(0, 1).flatMap((outcome) => outcome.curves
       .filter((curve) => curve.step.length)
-      .map((curve, k) => ({
+      .map((curve) => ({
         name: `${claim.model}, ${claim.what}${outcome.curves.length > 1 ? `, seed ${curve.seed}` : ""}`,
-        colour: `var(--slot-${i % HUES})`, repeated: k > 0,
-        points: curve.step.map((step, j) => [step, curve.value[j]]),
+        colour: colourOf(claim.model), points: curve.step.map((step, j) => [step, curve.value[j]]),
       }))));
-    if (!series.length) return { series: [] };
+    if (!series.length) return null;
     const percent = claims[0].unit === "%";
-    const levels = [...grouped(claims.filter((claim) => claim.paper !== null), (claim) => claim.paper)]
-      .map(([paper, same]) => ({
-        value: percent ? paper / 100 : paper,
-        name: `paper: ${[...new Set(same.map((claim) => claim.model))].join(", ")}`,
-      }));
-    const chart = E.lines(series, { label: `Learning curves: ${series.map((one) => one.name).join("; ")}`, percent, levels: levels.slice(0, 3) });
-    return { series: series.filter((one) => !one.repeated), chart: chart.element };
+    const papers = [...grouped(claims.filter((claim) => claim.paper !== null), (claim) => claim.paper)];
+    const levels = papers.length > MOST_LEVELS ? [] : papers.map(([paper, same]) => ({
+      value: percent ? paper / 100 : paper,
+      name: `paper: ${[...new Set(same.map((claim) => claim.model))].join(", ")}`,
+    }));
+    const chart = E.lines(series, { label: `Learning curves: ${series.map((one) => one.name).join("; ")}`, percent, levels });
+    const models = [...new Set(claims.map((claim) => claim.model))];
+    return E.el("div", { class: "stack" }, chart.element, E.legend(models.map((name) => ({ name, colour: colourOf(name) }))));
   }
 
-  function outcomeRows(claim) {
-    return claim.outcomes.map((outcome, i) => E.el("tr", {},
-      E.el("th", { scope: "row" }, i ? `${claim.model}: another setting` : `${claim.model}: ${claim.what}`),
-      E.el("td", { class: "amount" }, claim.paper_text),
-      E.el("td", { class: "amount" }, E.el("strong", {}, outcome.text)),
-      E.el("td", {}, compare(claim, outcome)),
-      E.el("td", { class: "how" }, `${outcome.updates} updates, ${outcome.time}, ${outcome.hardware}`, E.el("br"),
-        E.el("code", {}, outcome.command))));
-  }
+  const cell = (label, kind, ...content) => E.el("td", { role: "cell", class: kind, "data-label": label }, ...content);
+  const heading = (text) => E.el("th", { scope: "row", role: "rowheader" }, text);
 
-  const missingRow = (claim) => E.el("tr", { class: "none" },
-    E.el("th", { scope: "row" }, `${claim.model}: ${claim.what}`),
-    E.el("td", { class: "amount" }, claim.paper_text), E.el("td", { class: "amount" }, "not run"), E.el("td", {}),
-    E.el("td", { class: "how" }, E.el("code", {}, claim.command)));
+  const outcomeRows = (claim) => claim.outcomes.map((outcome, i) => E.el("tr", { role: "row" },
+    heading(i ? `${claim.model}: another setting` : `${claim.model}: ${claim.what}`),
+    cell("paper", "amount", claim.paper_text), cell("ours", "amount", E.el("strong", {}, outcome.text)),
+    cell("", "picture", compare(claim, outcome)),
+    cell("", "how", `${outcome.updates} updates, ${outcome.time}, ${outcome.hardware}`, E.el("br"), E.el("code", {}, outcome.command))));
+
+  const missingRow = (claim) => E.el("tr", { class: "none", role: "row" }, heading(`${claim.model}: ${claim.what}`),
+    cell("paper", "amount", claim.paper_text), cell("ours", "amount", "not run"), cell("", "picture"),
+    cell("", "how", E.el("code", {}, claim.command)));
 
   /** The paper's number as a ring and ours as dots, on a line from 0 to the largest. */
   function compare(claim, outcome) {
