@@ -15,6 +15,8 @@ usage: rmc COMMAND ...
   rmc eval FOLDER               score a run's newest weights on fresh samples
   rmc reproduce table1          train what is missing of a table of the paper, then print it
   rmc results add RUN           keep what a run came to; also: check, build (the report)
+  rmc figures [RUN ...]         pictures of runs or results: --output FOLDER
+  rmc export RUN PATH.onnx      a run's core as an ONNX model, one step at a time
   rmc release RUN NAME          put a run's weights into the package
   rmc explore [RUN ...]         a page to look inside trained models, on this machine only
   rmc attention RUN             what the memory of a trained N-th farthest model attends to
@@ -38,6 +40,8 @@ COMMANDS = (
     "bench",
     "reproduce",
     "results",
+    "figures",
+    "export",
     "release",
     "attention",
     "ablate",
