@@ -17,12 +17,14 @@ DIGITS = 5  # of numbers written out
 
 
 def weights(tensor: Tensor) -> dict:
-    """16-bit integers with a scale for every row: the rounding is 1/65,534 of the row's largest weight.
+    """Float16 where that loses nothing, as with packaged weights; else 16-bit integers and a scale a row.
 
-    As large as float16 and closer: of 4,000 questions to the model of `make demo`, the largest error of a
-    probability was 0.0005, against 0.008 with float16.
+    The integers round to 1/65,534 of the row's largest weight, which is closer than float16: of 4,000
+    questions to the model of `make demo`, the largest error of a probability was 0.0005, against 0.008.
     """
     values = tensor.detach().float().cpu()
+    if torch.equal(values.half().float(), values):
+        return {"shape": list(values.shape), "half": _base64(values.half(), "<f2")}
     rows = values.reshape(values.shape[0], -1) if values.dim() > 1 else values[None]
     scale = (rows.abs().amax(1) / 32767).clamp(min=1e-30)
     integers = (rows / scale[:, None]).round().to(torch.int16)
@@ -31,6 +33,9 @@ def weights(tensor: Tensor) -> dict:
 
 def restored(packed: dict) -> Tensor:
     """What the page makes of `weights`; for checks."""
+    if "half" in packed:
+        values = np.frombuffer(base64.b64decode(packed["half"]), "<f2").astype(np.float32)
+        return torch.from_numpy(values.reshape(packed["shape"]))
     scale = np.frombuffer(base64.b64decode(packed["scale"]), "<f4")
     integers = np.frombuffer(base64.b64decode(packed["data"]), "<i2")
     rows = integers.reshape(len(scale), -1).astype(np.float32) * scale[:, None]

@@ -39,8 +39,14 @@ def test_weights_are_rounded_to_a_65534th_of_their_row(shape):
     assert ((restored.reshape(rows.shape) - rows).abs() <= allowed).all()
 
 
-def test_weights_of_zeros_stay_zeros():
-    assert torch.equal(encoding.restored(encoding.weights(torch.zeros(3, 4))), torch.zeros(3, 4))
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 3e4])
+def test_float16_weights_stay_what_they_are(scale):
+    halves = (
+        (scale * torch.randn(3, 4, generator=torch.Generator().manual_seed(0))).clamp(-65504, 65504).half()
+    )
+    packed = encoding.weights(halves.float())
+    assert "half" in packed
+    assert torch.equal(encoding.restored(packed), halves.float())
 
 
 def test_a_trace_is_the_core_s():

@@ -20,6 +20,7 @@ close = partial(np.testing.assert_allclose, atol=1e-3, rtol=0)
 SONNET = NthFarthest(4, 3, "nearest", "sonnet")
 VARIANTS = {
     "unit gates": (NthFarthest(4, 3), dict()),
+    "float16": (NthFarthest(4, 3), dict(key_size=5)),
     "memory gates": (SONNET, dict(gate_style="memory", key_size=3, forget_bias=0.5, input_bias=-0.3)),
     "no gates": (NthFarthest(3, 1), dict(gate_style=None, attention_mlp_layers=3)),
     "two blocks": (NthFarthest(5, 2), dict(num_blocks=2, mem_slots=6, head_size=2, legacy_scale=True)),
@@ -34,12 +35,15 @@ def random_model(task: NthFarthest, options: dict) -> Classifier:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
+            parameter.view(-1)[0] = 1e-6  # below float16's normal numbers
     return model.eval()
 
 
 @pytest.fixture(scope="module")
 def models():
-    return {name: (task, random_model(task, options)) for name, (task, options) in VARIANTS.items()}
+    made = {name: (task, random_model(task, options)) for name, (task, options) in VARIANTS.items()}
+    made["float16"][1].half().float()  # rounded, as the package's weights are
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@
         const said = chances.indexOf(Math.max(...chances));
         const right = question.answer();
         const last = step === answers.length - 1;
-        const seen = `After ${last ? "all" : step + 1} of ${answers.length} vectors`;
+        const seen = last ? `After all ${answers.length} vectors` : `After ${step + 1} of ${answers.length} vectors`;
         sentence.className = `answer ${last ? (said === right ? "good" : "bad") : ""}`;
         sentence.replaceChildren(`${seen}: `, E.el("strong", {}, E.letter(said)), `, ${E.percent(chances[said])} sure`);
         const rank = question.rank === 1 ? "farthest" : `${E.ordinal(question.rank)} farthest`;

@@ -4,8 +4,19 @@
   "use strict";
   const EPSILON = 1e-5; // of every LayerNorm
 
-  /** 16-bit integers with a scale for every row -> Float32Array */
-  function unpack({ shape, scale, data }) {
+  /** The value of a float16 with these bits; the weights have no infinities. */
+  function half(bits) {
+    const [exponent, fraction] = [(bits >> 10) & 31, bits & 1023];
+    const size = exponent ? (1 + fraction / 1024) * 2 ** (exponent - 15) : fraction * 2 ** -24;
+    return bits >> 15 ? -size : size;
+  }
+
+  /** float16, or 16-bit integers with a scale for every row -> Float32Array */
+  function unpack({ shape, half: halves, scale, data }) {
+    if (halves) {
+      const bits = new DataView(E.bytes(halves).buffer);
+      return { values: Float32Array.from({ length: bits.byteLength / 2 }, (_, i) => half(bits.getUint16(2 * i, true))), shape };
+    }
     const integers = new DataView(E.bytes(data).buffer);
     const scales = new DataView(E.bytes(scale).buffer);
     const rows = scales.byteLength / 4;

@@ -6,7 +6,7 @@
     if (!models.length) {
       body.replaceChildren(E.empty("There is no trained memory here yet. Train a small one (minutes on a CPU) and look inside:", [
         "rmc train nth-farthest --preset demo --run runs/memory", "rmc explore runs/memory"]));
-      return { recolour() {} };
+      return null;
     }
     const holder = E.el("div");
     let shown = null;
