@@ -9,7 +9,11 @@ from importlib.util import find_spec
 
 from relational_rnn.cli import UsageError
 
-EXTRAS = {"track": ("tensorboard", "wandb"), "dev": ("pytest", "hypothesis", "ruff")}
+EXTRAS = {
+    "track": ("tensorboard", "wandb"),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "dev": ("pytest", "hypothesis", "ruff"),
+}
 
 
 def main(arguments: list[str]) -> int:
