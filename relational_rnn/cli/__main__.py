@@ -13,6 +13,7 @@ usage: rmc COMMAND ...
   rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--help] [--any.option VALUE ...]
   rmc train --resume FOLDER     continue a run that was stopped
   rmc eval FOLDER               score a run's newest weights on fresh samples
+  rmc generate FOLDER           text, or likely next words, of a trained language model
   rmc reproduce table1          train what is missing of a table of the paper, then print it
   rmc results add RUN           keep what a run came to; also: check, build (the report)
   rmc figures [RUN ...]         pictures of runs or results: --output FOLDER
@@ -27,11 +28,12 @@ usage: rmc COMMAND ...
   rmc record GAME PATH          a film of a random player, .gif or .mp4
   rmc bench                     the core's speed on this machine's GPU; needs the repository
 
-experiments: nth-farthest, lte
+experiments: nth-farthest, lte, box-world, mini-pacman, lm
 """
 COMMANDS = (
     "train",
     "eval",
+    "generate",
     "demo",
     "explore",
     "doctor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from relational_rnn.cli import UsageError
 from relational_rnn.cli.play import whole_number
@@ -13,12 +14,21 @@ usage: rmc eval FOLDER [--device auto|cpu|cuda] [--episodes N]
 
 Prints one JSON object: the run, the step of its newest checkpoint and the scores on fresh samples; of an
 agent, with the best action of every step (greedy) and with actions drawn from its policy (sampled), each
-over --episodes (those of the run).
+over --episodes (those of the run). More options for language models: rmc eval FOLDER --help.
 """
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or {"-h", "--help"} & set(arguments):
+    asks = {"-h", "--help"} & set(arguments)
+    folders = [argument for argument in arguments if argument not in asks]
+    if folders and is_language_model(folders[0]):
+        from relational_rnn.cli import eval_language
+
+        if not asks:
+            return eval_language.main(arguments)
+        print(eval_language.HELP, end="")
+        return 0
+    if not arguments or asks:
         print(HELP, end="")
         return 0
     arguments, device = take_option(arguments, "--device", default="auto")
@@ -47,3 +57,11 @@ def main(arguments: list[str]) -> int:
         trainer.average = None  # the model has the averages already
     print(json.dumps({"run": str(run.path), "step": meta["step"], **trainer.evaluate()}))
     return 0
+
+
+def is_language_model(folder: str) -> bool:
+    """By config.json alone; what is wrong with a folder is said where it is opened."""
+    try:
+        return json.loads((Path(folder) / "config.json").read_text())["experiment"] == "lm"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

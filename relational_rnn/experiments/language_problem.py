@@ -8,6 +8,7 @@ Shapes: T steps of a window, B streams of this process, V vocabulary.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -20,10 +21,11 @@ from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.language_modeling import DeviceWindows
 from relational_rnn.tasks.text.corpora import find_corpus
 from relational_rnn.tasks.text.prepare import RECORD, Prepared, open_prepared, prepare
+from relational_rnn.training.checkpoint import write_text
 from relational_rnn.training.distributed import Ranks
 from relational_rnn.training.loop import Problem
 
-VOCABULARY = "vocabulary.tsv"  # in the run folder
+VOCABULARY, TEXT = "vocabulary.tsv", "text.json"  # in the run folder: words, and what makes them of text
 EVAL_STREAMS = 64  # unrolls side by side in the evaluations during training
 
 
@@ -125,6 +127,7 @@ class LanguageModelProblem(Problem):
 
     def write_files(self, folder: Path) -> None:
         self.text.vocabulary.save(folder / VOCABULARY)
+        write_text(folder / TEXT, json.dumps({"tokenizer": self.text.tokenizer}) + "\n")
 
 
 def check_vocabulary(text: Prepared, wanted: bytes) -> None:

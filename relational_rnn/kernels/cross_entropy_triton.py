@@ -1,7 +1,7 @@
 """Cross entropy of logits and its gradient in one Triton kernel, the gradient in the logits' own memory.
 
-Plain torch reads and writes each logit about ten times; with a vocabulary of 250,000 words that, and not the
-matrix products, is what a language model's update would wait for. Here it is two reads and a write.
+Plain torch goes over the logits about ten times. Here they are read twice and written once, in the type of
+the matrix product that made them.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def test_resume_while_it_still_runs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["fly"], ["'fly'", "train, eval, demo, doctor"]),
+        (["fly"], ["'fly'", "train, eval, generate, demo"]),
         (["train", "--preset", "smoke"], ["no experiment given", "nth-farthest"]),
         (["train", "nth-nearest"], ["'nth-nearest'", "nth-farthest"]),
         (["train", "nth-farthest", "--preset", "quick"], ["'quick'", "paper, fast, dims32, smoke, demo"]),

@@ -1,4 +1,4 @@
-"""Checks the fused loss on the CPU, in Triton's interpreter; test_language_modeling.py runs this as a process.
+"""Checks the fused loss on the CPU, in Triton's interpreter; test_language_modeling.py runs it as a process.
 
 The interpreter must be asked for before Triton is imported, hence a process of its own.
 """

@@ -55,6 +55,8 @@ class Prepared:
     folder: Path
     vocabulary: Vocabulary
     tokens: dict[str, np.ndarray]
+    tokenizer: str
+    """What made the words of the text."""
 
 
 def prepare(
@@ -133,7 +135,7 @@ def open_prepared(folder: str | Path) -> Prepared:
             raise ValueError(
                 f"{folder / split}.bin has {len(ids)} tokens; allowed: {wanted}, as {RECORD} says"
             )
-    return Prepared(folder, vocabulary, tokens)
+    return Prepared(folder, vocabulary, tokens, record["request"]["rules"]["tokenizer"])
 
 
 def _identity(path: Path, folder: Path) -> list:
