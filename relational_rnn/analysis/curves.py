@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from relational_rnn.analysis.runs import read_records
 
 
 def read_curve(run: Path, key: str) -> list[tuple[int, float]]:
-    """(step, value) of every record that has the key; a last line still being written is left out."""
+    """(step, value) of every record that has the key; lines that cannot be read are left out."""
     path = Path(run) / "metrics.jsonl"
-    if not path.exists():
-        return []
-    whole = path.read_text().rpartition("\n")[0]
-    records = [json.loads(line) for line in whole.splitlines()]
+    records, _ = read_records(path) if path.exists() else ([], [])
     return [(record["step"], record[key]) for record in records if key in record]
 
 
