@@ -22,6 +22,7 @@ usage: rmc COMMAND ...
   rmc explore [RUN ...]         a page to look inside trained models, on this machine only
   rmc attention RUN             what the memory of a trained N-th farthest model attends to
   rmc ablate RUN                its accuracy when parts of that attention are blocked
+  rmc sweep nth-farthest        train every point of a grid, shared by as many processes as are started
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
@@ -47,6 +48,7 @@ COMMANDS = (
     "release",
     "attention",
     "ablate",
+    "sweep",
 )
 
 
