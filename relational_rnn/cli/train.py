@@ -27,7 +27,7 @@ HELP = """\
 usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
        rmc train EXPERIMENT [--preset NAME] --help     every option, with the preset's values
        rmc train --resume FOLDER
-       torchrun --nproc-per-node N -m relational_rnn.cli train lm ... --run FOLDER     several processes
+       torchrun --nproc-per-node N -m -- relational_rnn.cli train lm ... --run FOLDER     several processes
 
 experiments: {}
 """
@@ -112,7 +112,7 @@ def go_on(trainer, run) -> int:
 def train(trainer, started: bool = False) -> int:
     """Train to the end; `started`: from the very beginning. Only the first of several processes speaks."""
     from relational_rnn.training import distributed
-    from relational_rnn.training.loop import Diverged
+    from relational_rnn.training.loop import CannotGoOn
     from relational_rnn.training.progress import Display
     from relational_rnn.training.stopping import StopRequest
     from relational_rnn.training.tracking import tracker
@@ -131,7 +131,7 @@ def train(trainer, started: bool = False) -> int:
         try:
             with Display(steps, trainer.step) as display:
                 trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
-        except Diverged as error:
+        except CannotGoOn as error:
             run.session_ends(trainer.step)
             print(f"rmc: stopped: {error}; the last checkpoint is {run.latest_checkpoint()}", file=sys.stderr)
             return 1

@@ -1,6 +1,6 @@
 """Several processes, one model: what the ranks of a job started with torchrun tell each other.
 
-    torchrun --nproc-per-node 6 --max-restarts 3 -m relational_rnn.cli train lm ... --run FOLDER
+    torchrun --nproc-per-node 6 --max-restarts 3 -m -- relational_rnn.cli train lm ... --run FOLDER
 
 Every rank reads its share of the batch; DistributedDataParallel averages the gradients. Rank 0 alone writes
 the run folder. If a rank dies, torchrun starts all of them again, and they go on from the last checkpoint.
