@@ -11,6 +11,7 @@ from relational_rnn.cli import UsageError
 
 EXTRAS = {
     "track": ("tensorboard", "wandb"),
+    "sweep": ("optuna",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "dev": ("pytest", "hypothesis", "ruff"),
 }
