@@ -158,6 +158,11 @@ def as_tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array.copy())
 
 
+def last_line(error: Exception) -> str:
+    """What a traceback ends with, where an error brings one along."""
+    return str(error).strip().splitlines()[-1]
+
+
 class Player:
     """An actor: some games, which stand where they were between two unrolls."""
 
@@ -167,6 +172,9 @@ class Player:
         env, network = make_player(device)
         self.agent = AgentProblem(env, network.to(device), learning, games=games, seed=seed, stagger=stagger)
         self.update = -1  # whose weights these are
+
+    def started(self) -> None:
+        """The answer says that the actor is there."""
 
     def act(self, update: int, weights: dict[str, np.ndarray]) -> tuple[int, Unroll]:
         """Play on for an unroll with the weights after so many updates; arrays travel without a copy."""
@@ -182,6 +190,7 @@ class Fleet:
     def __init__(self, launch: Callable[[int], Any], count: int, remote: Remote):
         self.launch, self.count, self.remote = launch, count, remote
         self.actors: list[Any] = []
+        self.ready: set[Any] = set()  # those of them that have started
         self.pending: dict[Any, Any] = {}  # what was asked, oldest first -> the actor asked
         self.started, self.replaced = 0, 0
         self._in_a_row = 0  # actors that died since the last unroll
@@ -209,8 +218,12 @@ class Fleet:
                 )
             actor = self.pending.pop(ready[0])
             try:
-                found.append(ray.get(ready[0]))
-                self._in_a_row = 0
+                sent = ray.get(ready[0])
+                if sent is None:
+                    self.ready.add(actor)
+                else:
+                    found.append(sent)
+                    self._in_a_row = 0
             except RayTaskError:
                 raise  # an error of the game or the network, which another actor would meet too
             except RayError as error:  # the actor, its machine or what it had sent is gone
@@ -219,10 +232,12 @@ class Fleet:
 
     def _ask(self) -> None:
         while len(self.actors) < self.count:
-            self.actors.append(self.launch(self.started))
+            actor = self.launch(self.started)
+            self.actors.append(actor)
+            self.pending[actor.started.remote()] = actor
             self.started += 1
         busy = list(self.pending.values())
-        for actor in self.actors:
+        for actor in self.ready:  # to others the newest weights would be old ones when they come to act
             for _ in range(self.remote.ahead - busy.count(actor)):
                 self.pending[actor.act.remote(*self.newest)] = actor
 
@@ -230,11 +245,12 @@ class Fleet:
         if actor not in self.actors:
             return
         self._in_a_row += 1
-        if self._in_a_row > 2 * self.count + 3:
-            raise CannotGoOn(
-                f"{self._in_a_row} actors died in a row before any sent an unroll; the last: {error}"
-            ) from error
+        never = getattr(error, "actor_init_failed", False)  # what it is made of is wrong: so will the next be
+        if never or self._in_a_row > self.count + 3:
+            deaths = "an actor could not start" if never else f"{self._in_a_row} actors died in a row"
+            raise CannotGoOn(f"{deaths} and sent no unroll: {last_line(error)}") from error
         self.actors.remove(actor)
+        self.ready.discard(actor)
         self.pending = {asked: of for asked, of in self.pending.items() if of is not actor}
         self.replaced += 1
 
@@ -243,7 +259,7 @@ class Fleet:
 
         for actor in self.actors:
             ray.kill(actor)
-        self.actors, self.pending = [], {}
+        self.actors, self.pending, self.ready = [], {}, set()
 
 
 def connect(remote: Remote, actors: int) -> bool:
@@ -264,4 +280,10 @@ def connect(remote: Remote, actors: int) -> bool:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise CannotGoOn(f"no Ray cluster at address={remote.address!r}: {error}") from error
+    if remote.address == "local" and not ray.util.get_node_ip_address().startswith("127."):
+        ray.shutdown()
+        raise CannotGoOn(
+            "Ray was imported before it could be kept to this machine; set "
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before importing it, or give the address of a cluster"
+        )
     return True
