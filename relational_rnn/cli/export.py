@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import open_run, take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
 usage: rmc export RUN PATH.onnx [--part NAME]
+       rmc export NAME PATH.onnx        a model in the package
 
 Writes one step of a run's recurrent core, with its trained weights, as an ONNX model, runs it in onnxruntime
 on random sequences and says how far it is from PyTorch. Needs pip install relational-rnn[export].
@@ -25,37 +26,18 @@ def main(arguments: list[str]) -> int:
     if len(rest) != 2:
         raise UsageError(f"rmc export takes a run folder and a path, got {rest}; options: --part")
 
+    from relational_rnn import pretrained
     from relational_rnn.cores import onnx
 
     with user_errors():
-        model, step = load(rest[0])
-        name, core = choose(cores(model), part)
+        loaded = pretrained.load(rest[0])
+        name, core = choose(cores(loaded.model), part)
         path = onnx.export_step(core, Path(rest[1]))
         difference = onnx.check(path, core)
     size = path.stat().st_size / 2**20
-    print(f"{path}: {name} ({type(core).__name__}) at step {step:,}, {size:.1f} MiB")
+    print(f"{path}: {name} ({type(core).__name__}) at step {loaded.about['step']:,}, {size:.1f} MiB")
     print(f"onnxruntime and PyTorch differ by {difference:.1e} of the largest value at most")
     return 0
-
-
-def load(folder: str):
-    """A run's model with its final weights, or those of the newest checkpoint, and their step."""
-    import torch
-
-    from relational_rnn.training import checkpoint
-    from relational_rnn.training.loop import load_checkpoint
-
-    run, experiment, config = open_run(folder)
-    if run.weights_path.exists():
-        path = run.weights_path
-        tensors, meta = checkpoint.load(path)
-    else:
-        path = run.latest_checkpoint()
-        tensors, meta = load_checkpoint(path)
-        tensors = checkpoint.without_prefix("model", tensors)
-    model = experiment.make_problem(config, torch.device("cpu")).model
-    checkpoint.load_model(model, tensors, path)
-    return model, meta["step"]
 
 
 def cores(model) -> dict:
