@@ -11,6 +11,11 @@ def to_number(text: str) -> float:
     return float(text.replace(MINUS, "-").replace("%", ""))
 
 
+def settle(page) -> None:
+    """Wait until what was moved is drawn: the page computes once for each picture."""
+    page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
 def table(page, summary: str) -> list[list[float]]:
     """The numbers under a "... as a table" in the section that is shown; opens it."""
     details = page.locator("section:not([hidden]) details").filter(has_text=summary).first

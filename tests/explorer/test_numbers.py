@@ -112,6 +112,8 @@ def test_a_model_of_the_paper_s_size(visit, tmp_path, empty_page):
     data = export.collect([], weights=empty_page) | {"memory": [export_model("paper", config.task, model)]}
     assert export.write(data, tmp_path / "page") < export.MAX_BYTES
     with visit(tmp_path / "page") as page:
+        ready = page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+        assert ready < 6000  # milliseconds; 2000 is the aim, the rest is for machines with other work
         compare(page, config.task, model)
         first = reading.table(page, "Probabilities as a table")
         box = page.locator("#memory .point").first.bounding_box()
@@ -120,6 +122,6 @@ def test_a_model_of_the_paper_s_size(visit, tmp_path, empty_page):
         plane = page.locator("#memory .plane").bounding_box()
         page.mouse.move(plane["x"] + 0.2 * plane["width"], plane["y"] + 0.8 * plane["height"], steps=4)
         page.mouse.up()
-        page.wait_for_timeout(300)
+        reading.settle(page)
         assert reading.table(page, "Probabilities as a table") != first
         compare(page, config.task, model)

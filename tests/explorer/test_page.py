@@ -117,14 +117,16 @@ def test_playing_goes_to_the_end_and_stops(visit, full_page):
 def test_drawing_by_keyboard(visit, full_page):
     with visit(full_page) as page:
         before = reading.table(page, "Probabilities as a table")
-        page.locator("#memory .inputs input").first.evaluate("i => i.closest('details').open = true")
-        point = page.locator("#memory .plane .point").first
-        place = point.get_attribute("aria-label")
-        point.focus()
+        vectors, labels, *_ = reading.question(page)
+        step = labels.tolist().index(0)
+        page.locator("#memory .plane .point").first.focus()
+        left = vectors[step, 0] > 0
         for _ in range(4):
-            page.keyboard.press("ArrowRight" if reading.MINUS in place.split(",")[0] else "ArrowLeft")
-        assert point.get_attribute("aria-label") != place
-        page.wait_for_timeout(100)
+            page.keyboard.press("ArrowLeft" if left else "ArrowRight")
+        reading.settle(page)
+        moved = reading.question(page)[0] - vectors
+        assert moved[step, 0].item() == pytest.approx(-0.2 if left else 0.2, abs=1e-5)
+        assert moved.count_nonzero() == 1
         assert reading.table(page, "Probabilities as a table") != before
 
 

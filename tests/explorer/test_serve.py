@@ -12,6 +12,7 @@ import pytest
 
 from relational_rnn.cli.__main__ import main
 from relational_rnn.explorer.serve import PageServer
+from tests.markdown import ROOT
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_folder_that_is_no_export_is_left_alone(tmp_path, capsys):
 
 def test_serving_until_interrupted(tmp_path):
     command = [sys.executable, "-m", "relational_rnn.cli", "explore"]
-    where = {**os.environ, "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path)}
+    where = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=where, cwd=tmp_path) as process:
         said = ""
         while "open http" not in said:

@@ -46,7 +46,9 @@
         const move = { ArrowUp: [0, 1], ArrowDown: [0, -1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[event.key];
         if (!move) return;
         event.preventDefault();
-        onMove(label, place[label].map((value, i) => clamp(Math.round((value + STEP * move[i]) * 1000) / 1000)));
+        // Kept here too: the next key may come before the picture does.
+        place[label] = place[label].map((value, i) => clamp(Math.round((value + STEP * move[i]) * 1000) / 1000));
+        onMove(label, place[label]);
       });
       return { group, ring };
     }

@@ -107,7 +107,7 @@
     const questionCard = E.card("The question", null,
       E.el("div", { class: "row ask" }, rank, reference),
       plane.element, key(),
-      E.el("figure", { class: "line-figure" }, E.el("figcaption", {}, `Distance from the reference, in ${dims === 1 ? "one dimension" : `all ${dims} dimensions`}`), distances.element),
+      E.el("figure", { class: "line-figure" }, E.el("figcaption", {}, dims > 2 ? `Distance from the reference in all ${dims} dimensions` : "Distance from the reference"), distances.element),
       axisChoosers,
       E.el("div", { class: "row" }, E.button("Random question", fresh, { class: "primary" }),
         E.button("Other order", () => { question.reorder(); compute(); })),
