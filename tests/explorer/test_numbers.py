@@ -109,6 +109,7 @@ def test_a_model_of_the_paper_s_size(visit, tmp_path, empty_page):
     with torch.no_grad():
         for block in model.core.blocks:
             block.qkv_norm.weight.mul_(1.8)  # attention that prefers something, as after training
+    model.half().float()  # as released
     data = export.collect([], weights=empty_page) | {"memory": [export_model("paper", config.task, model)]}
     assert export.write(data, tmp_path / "page") < export.MAX_BYTES
     with visit(tmp_path / "page") as page:
