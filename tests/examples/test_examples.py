@@ -1,0 +1,79 @@
+"""The scripts under examples/ run, and do what they say."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from relational_rnn import pretrained
+from relational_rnn.cli.__main__ import main
+from tests.markdown import ROOT
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_example_is_tested_here():
+    names = {path.stem for path in (ROOT / "examples").glob("*.py")}
+    assert names == {"sequence_classification", "reinforcement_loop", "pretrained", "onnx_export"}
+
+
+def test_sequence_classification_learns(capsys):
+    accuracy = load("sequence_classification").main(steps=200)
+    assert accuracy > 0.85
+    assert f"accuracy on fresh sequences: {100 * accuracy:.1f} %" in capsys.readouterr().out
+
+
+def test_sequence_classification_marks_two_vectors_of_each_sequence():
+    import torch
+
+    x, lengths, alike = load("sequence_classification").batch(500, torch.Generator().manual_seed(1))
+    there = torch.arange(x.shape[1]) < lengths[:, None]
+    assert (x[~there] == 0).all()
+    assert (x[..., -1].sum(1) == 2).all()
+    marked = x[..., 0][x[..., -1] == 1].view(-1, 2)
+    assert torch.equal(alike.bool(), marked[:, 0].sign() == marked[:, 1].sign())
+    assert 0.4 < alike.float().mean() < 0.6
+
+
+def test_reinforcement_loop_learns(capsys):
+    assert load("reinforcement_loop").main(updates=40) > 0.8
+    assert "mean reward of an answer" in capsys.readouterr().out
+
+
+def test_pretrained_answers_questions(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", "nth-farthest", "--preset", "smoke", "--run", str(run)]) == 0
+    capsys.readouterr()
+    accuracy = load("pretrained").main(str(run), samples=500)
+    assert 0 <= accuracy <= 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{run}: 3 vectors of 2 dimensions, seed 0, 60 updates"
+    assert len(said) == 5
+    assert "of the farthest from vector" in said[1]
+    assert said[4] == f"accuracy on 500 fresh questions: {100 * accuracy:.1f} %"
+
+
+def test_pretrained_by_name_or_what_to_do_without(capsys):
+    if any(name.startswith("nth-farthest") for name in pretrained.available()):
+        accuracy = load("pretrained").main(samples=500)
+        assert accuracy > 0.8
+    else:
+        with pytest.raises(SystemExit, match="give --weights RUN"):
+            load("pretrained").main()
+
+
+def test_onnx_export_gives_the_same_numbers():
+    """As a reader runs it: in a process of its own, from another folder."""
+    pytest.importorskip("onnxscript", reason="needs the extra export: pip install -e '.[export]'")
+    pytest.importorskip("onnxruntime", reason="needs the extra export: pip install -e '.[export]'")
+    script = ROOT / "examples" / "onnx_export.py"
+    said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=120)
+    difference = float(said.stdout.split("differ by ")[1].split()[0])
+    assert difference < 1e-5
+    assert said.stderr == ""
