@@ -99,7 +99,7 @@
         E.card("The level", null, level.element, words),
         E.el("div", { class: "stack" },
           E.el("div", { class: "two even" },
-            E.card("What it sees", "The bare colours it is given.", view.element, held),
+            E.card("What it sees", `The bare colours it is given.${trace && trace.inputs > 1 ? " Larger rings: more attention." : ""}`, view.element, held),
             E.card("What it does", null, policy.element)),
           E.card("What it expects", "The value estimate: reward to come, later reward counting less.", values.element, rewards.element))),
       ...(inside ? [inside.overview, E.el("div", { class: "columns half" }, inside.slots, inside.heads)]
