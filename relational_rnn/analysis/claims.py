@@ -325,16 +325,16 @@ def _language() -> Iterator[Claim]:
 
 CLAIMS: tuple[Claim, ...] = (*_nth_farthest(), *_sweep(), *_programs(), *_games(), *_language())
 
-# Statements without a number of ours to put beside them; (statement, file that would show it).
+# Statements that are no score of a run: (statement, which files in the results folder show it).
 STATEMENTS = (
     (
         "N-th farthest (5.1): before vector m is seen one or two slots attend to the input; after, the slots "
         "attend to those it was written to",
-        "attention.json",
+        "analysis/attention*",
     ),
     (
         "Language modelling (5.4, A.4): unrolled for 100 words without state the perplexity rises by 1 (RMC) "
         "and 5 (LSTM); beyond 500 words little is gained",
-        "language_analysis.json",
+        "analysis/language*",
     ),
 )

@@ -46,7 +46,8 @@ STYLE = {
     "svg.hashsalt": "relational-rnn",  # the same figure is the same file
 }
 FORMATS = ("png", "svg")
-MANY = 7  # lines of a panel, from which on its legend stands beside it
+SAID = 4  # settings in a label; runs that differ in more are called by their names
+MANY, LONG = 7, 36  # lines of a panel, letters of a label: with more the legend stands beside the panel
 
 # What is drawn of an experiment: the first of these a run has.
 METRICS = {
@@ -155,14 +156,27 @@ def labels(runs: list[Run]) -> dict[str, list[Run]]:
                 for other, s in zip(runs, settings, strict=True)
                 if (other.core, other.preset) == (run.core, run.preset)
             ]
-        for key, value in own.items():
-            if any(other.get(key) != value for other in others):
-                name.append(f"{key.rpartition('.')[2].replace('_', ' ')} {value}")
+        apart = [
+            f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
+            for key, value in own.items()
+            if any(other.get(key) != value for other in others)
+        ]
+        name += apart if len(apart) <= SAID else [f"run {run.name}"]
         ways.setdefault(tuple(name), []).append(run)
     return {
         ", ".join(name) + (f" ({len(group)} seeds)" if len(group) > 1 else ""): group
         for name, group in ways.items()
     }
+
+
+def is_crowded(named: dict[str, list[Run]]) -> bool:
+    return len(named) > MANY or max(map(len, named)) > LONG
+
+
+def short(label: str, most: int = 60) -> str:
+    """Without its middle if it is too long to stand beside a panel."""
+    half = (most - 5) // 2
+    return label if len(label) <= most else f"{label[:half]} ... {label[-half:]}"
 
 
 # ------------------------------------------------------------------ learning curves
@@ -183,7 +197,7 @@ def learning_curves(runs: list[Run]) -> tuple[Figure, list[str]]:
         raise ValueError(f"nothing to draw of {runs[0].experiment}: {'; '.join(left_out)}")
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    crowded = max(len(labels(group)) for group in panels.values()) > MANY
+    crowded = any(is_crowded(labels(group)) for group in panels.values())
     figure, axes = new_figure(columns, rows, width=8.0 if crowded else 4.6)
     for place, (task, group) in zip(axes.flat, panels.items(), strict=False):
         frames = all(run.curves.get("frames") for run in group)
@@ -218,7 +232,8 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
             colour = spectrum[number]
         curves = [_over(run, metric, frames) for run in group]
         x, middle, low, high = band(curves)
-        axes.plot(x, scale * middle, dash, color=colour, label=plain(label))
+        dot = "o" if len(x) < 3 else None  # a line of one point is not seen
+        axes.plot(x, scale * middle, dash, color=colour, label=plain(short(label)), marker=dot, markersize=4)
         if len(group) > 1:
             axes.fill_between(x, scale * low, scale * high, color=colour, alpha=0.18, linewidth=0)
     levels = paper_levels(runs, metric)
@@ -232,7 +247,9 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
         axes.set_ylim(0, 101)
     elif "perplexity" in metric:
         axes.set_yscale("log")
-    beside = dict(loc="upper left", bbox_to_anchor=(1.0, 1.0)) if len(named) > MANY else {}
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_minor_formatter("{x:,.0f}")
+    beside = dict(loc="upper left", bbox_to_anchor=(1.0, 1.0)) if is_crowded(named) else {}
     axes.legend(fontsize=7.5, **beside)
 
 

@@ -23,14 +23,15 @@ def is_sweep(runs: list[Run]) -> bool:
 
 
 def of_sweep(runs: list[Run]) -> list[Run]:
-    """RMC runs of N-th farthest, on the task most of them have."""
+    """RMC runs of N-th farthest of one task, preset and number of units: those most of them have."""
     fitting = [
         run
         for run in runs
         if run.experiment == "nth-farthest" and run.core == "rmc" and run.at_seconds(METRIC)
     ]
-    tasks = [run.task for run in fitting]
-    return [run for run in fitting if run.task == max(tasks, key=tasks.count)]
+    kinds = [(run.task, run.preset, run.config["model"]["total_units"]) for run in fitting]
+    common = max(kinds, key=kinds.count, default=None)
+    return [run for run, kind in zip(fitting, kinds, strict=True) if kind == common]
 
 
 @styled

@@ -85,9 +85,9 @@ def reproduction(folder: Path, results: dict[str, dict]) -> str:
             parts.append(f"Not run, and without a number to compare with: {names}.")
             parts.append(f"For example: `{silent[0].command}`")
     statements = [["statement", "shown in"]]
-    for statement, name in STATEMENTS:
-        there = (folder / name).is_file()
-        statements.append([statement, f"[{name}]({name})" if there else "not checked"])
+    for statement, pattern in STATEMENTS:
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
+        statements.append([statement, " ".join(f"[{name}]({name})" for name in names) or "not checked"])
     parts += ["## Statements without a table", markdown(statements)]
     others = [other_line(outcome) for outcome in rows.unclaimed(results)]
     if others:

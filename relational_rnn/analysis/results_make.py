@@ -38,6 +38,10 @@ def make_result(path: Path, preset: dict, *, parameters: int | None = None, comm
     """
     path = Path(path)
     run = read_run(path)
+    # Settings may have come and gone since the run; these every run has.
+    training = run.config.get("training", {})
+    if missing := {"steps", "batch_size", "seed", "device"} - training.keys():
+        raise ResultError(f"{path / 'config.json'} is damaged: training lacks {', '.join(sorted(missing))}")
     if not run.sessions:
         raise ResultError(f"{path} has no environment.json: where and with what it was made is not known")
     last = run.sessions[-1]

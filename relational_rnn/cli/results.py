@@ -74,14 +74,13 @@ def add(arguments: list[str], folder: Path) -> int:
 def make(path: Path, commit: str | None):
     from relational_rnn.analysis.results_make import make_result
     from relational_rnn.analysis.runs import read_run
-    from relational_rnn.training.config import from_dict, to_dict
+    from relational_rnn.training.config import to_dict
 
     run = read_run(path)
     experiment = load_experiment(run.experiment)
     if run.preset not in experiment.PRESETS:
         allowed = ", ".join(experiment.PRESETS)
         raise UsageError(f"{path} is of preset {run.preset!r}; allowed: {allowed}")
-    from_dict(experiment.Config, run.config, f"{path / 'config.json'}: config")
     noted = run.sessions and run.sessions[-1].get("parameters")
     parameters = None if noted else count_parameters(experiment, run.config)
     return make_result(path, to_dict(experiment.PRESETS[run.preset]()), parameters=parameters, commit=commit)

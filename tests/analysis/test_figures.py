@@ -99,6 +99,25 @@ def test_runs_are_told_apart_by_what_differs(tmp_path):
     ]
 
 
+def test_a_long_legend_stands_beside_the_panel(tmp_path):
+    rates = [1e-4 * (i + 1) for i in range(9)]
+    for i, rate in enumerate(rates):
+        write_run(tmp_path / f"run-{i}", accuracies(0.5), training={"learning_rate": rate})
+    runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
+    few, _ = figures.learning_curves(runs[:2])
+    many, _ = figures.learning_curves(runs)
+    assert many.get_figwidth() > few.get_figwidth()
+    colours = {
+        line.get_color() if isinstance(line.get_color(), str) else tuple(line.get_color())
+        for label, line in lines(many.axes[0]).items()
+        if label.startswith("RMC")
+    }
+    assert len(colours) == len(rates)
+    (drawn,) = (line for label, line in lines(few.axes[0]).items() if label.endswith("0.0001"))
+    assert drawn.get_marker() == "o"  # a single evaluation is seen
+    assert len(figures.short("x" * 200)) <= 60
+
+
 def test_games_are_drawn_over_frames(tmp_path):
     records = [{"step": s, "frames": 1000 * s, "episode_return": 2.0 * s} for s in (100, 200)]
     write_run(tmp_path / "run", records, "mini-pacman")

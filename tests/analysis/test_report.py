@@ -179,3 +179,12 @@ def test_the_table_as_data_is_json(tmp_path):
     assert outcome["values"] == [0.95]
     assert outcome["curves"][0]["value"] == [0.5, 0.95]
     assert by_key["nth-32-rmc"]["outcomes"] == []
+
+
+def test_what_shows_a_statement_is_linked(tmp_path):
+    assert report.reproduction(tmp_path, {}).count("| not checked |") == 2
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "attention.png").touch()
+    page = report.reproduction(tmp_path, {})
+    assert page.count("| not checked |") == 1
+    assert "| [analysis/attention.png](analysis/attention.png) |" in page

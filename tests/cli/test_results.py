@@ -118,4 +118,15 @@ def test_folders_of_no_known_experiment_or_preset(tmp_path, monkeypatch, capsys)
         (path / "config.json").write_text(json.dumps({**described, key: value}))
         refused(capsys, ["results", "add", "a"], repr(value), "allowed: ")
     (path / "config.json").write_text(json.dumps({**described, "config": {}}))
-    refused(capsys, ["results", "add", "a"], "config.json: config lacks")
+    refused(capsys, ["results", "add", "a"], "config.json is damaged: training lacks batch_size")
+
+
+def test_a_setting_that_no_longer_exists_does_not_matter(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write_run(tmp_path / "a", accuracies(0.5))
+    described = json.loads((path / "config.json").read_text())
+    described["config"]["model"]["flavour"] = "old"
+    (path / "config.json").write_text(json.dumps(described))
+    assert main(["results", "add", "a"]) == 0
+    (kept,) = (tmp_path / "results" / "runs").iterdir()
+    assert json.loads(kept.read_text())["overrides"] == {"model.flavour": "old"}
