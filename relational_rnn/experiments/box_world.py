@@ -111,17 +111,15 @@ class Growing(AgentProblem):
         super().__init__(env, *args, **options)
 
     def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
-        record = super().after_interval(metrics)
+        record, (lengths, forward) = super().after_interval(metrics), self.offered.tolist()
+        record |= {"stage": lengths + forward - 2, "offered_lengths": lengths, "offered_distractors": forward}
         if record.get("episode_solved", 0.0) >= self.grow_at:
-            lengths, forward = self.offered.tolist()
             longest, most = self.counts
             if forward < most and (forward <= lengths or lengths == longest):
                 self._offer(lengths, forward + 1)
             elif lengths < longest:
                 self._offer(lengths + 1, forward)
-        lengths, forward = self.offered.tolist()
-        stage = {"stage": lengths + forward - 1, "offered_lengths": lengths, "offered_distractors": forward}
-        return record | stage
+        return record
 
     def _offer(self, lengths: int, forward: int) -> None:
         self.offered.copy_(torch.tensor([lengths, forward]))
