@@ -1,0 +1,57 @@
+"""What a run folder notes about where and by what a run was made."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from relational_rnn.training.run_folder import RunFolder, environment
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunFolder.create(tmp_path / "run", "nth-farthest", "smoke", {}, parameters=321)
+    yield run
+    run.close()
+
+
+def test_the_start_is_noted(run):
+    (session,) = json.loads((run.path / "environment.json").read_text())
+    assert session["parameters"] == 321
+    assert datetime.fromisoformat(session["started"]).tzinfo is not None
+    assert {"commit", "uncommitted_changes", "python", "torch", "relational_rnn"} <= session.keys()
+    assert {"system", "cpu", "cpu_cores", "cpu_threads", "gpu"} <= session.keys()
+    assert "ended" not in session
+
+
+def test_the_end_of_every_session_is_noted(run):
+    run.session_ends(40)
+    run.close()
+    run.resume(30)
+    first, second = run.sessions()
+    assert first["ended_at_step"] == 40
+    assert first["ended"] >= first["started"]
+    assert (second["resumed_at_step"], second["parameters"]) == (30, 321)
+    assert "ended" not in second  # until it ends; a killed session never does
+    run.session_ends(60)
+    assert [session["ended_at_step"] for session in run.sessions()] == [40, 60]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', "[1]"])
+def test_a_damaged_note_stops_nothing(run, text):
+    (run.path / "environment.json").write_text(text)
+    assert run.sessions() == []
+    run.session_ends(5)
+    run.close()
+    run.resume(0)
+    assert len(run.sessions()) == 1
+
+
+def test_without_a_note_file_nothing_stops(run):
+    (run.path / "environment.json").unlink()
+    run.session_ends(5)
+    assert run.sessions() == []
+
+
+def test_parameters_may_be_unknown():
+    assert environment()["parameters"] is None
