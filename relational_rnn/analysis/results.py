@@ -124,6 +124,9 @@ def check_other(path: Path) -> dict:
         raise ResultError(f"{path} must be a JSON object")
     if missing := [key for key in OTHER_FIELDS if key not in content]:
         raise ResultError(f"{path} is incomplete: it lacks {', '.join(missing)}")
+    for key in ("command", "hardware"):
+        if not isinstance(content[key], str):
+            raise ResultError(f"{path}: {key} is {content[key]!r}; allowed: text")
     return content
 
 

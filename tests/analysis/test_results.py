@@ -103,6 +103,20 @@ def test_what_is_no_json_is_refused(tmp_path):
         results.check([], "r.json")
 
 
+def test_files_of_another_kind_must_say_how_they_were_made(tmp_path):
+    path = tmp_path / "summary.json"
+    whole = dict(command="rmc demo", commit="abc", date="today", versions={}, hardware="a CPU", runs=[])
+    path.write_text(json.dumps(whole))
+    assert results.check_other(path) == whole
+    for key in whole:
+        path.write_text(json.dumps({k: v for k, v in whole.items() if k != key}))
+        with pytest.raises(results.ResultError, match=f"lacks {key}"):
+            results.check_other(path)
+    path.write_text(json.dumps({**whole, "hardware": {"cpu": 2}}))
+    with pytest.raises(results.ResultError, match="hardware is"):
+        results.check_other(path)
+
+
 def test_a_stopped_run_is_kept_as_such(tmp_path):
     path = write_run(tmp_path / "run", accuracies(0.5, last=5000), sessions=[session(), session()])
     stopped = made(path)
