@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from relational_rnn.agents import evaluation
+from relational_rnn.environments.box_world_levels import LOCK
 from relational_rnn.experiments import box_world, mini_pacman
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.loop import Trainer, pick_device
@@ -83,3 +85,40 @@ def test_stop_and_resume(tmp_path):
     for name, tensor in whole.problem.state().items():
         if not name.startswith("core"):
             assert torch.equal(tensor, trainer.problem.state()[name]), name
+
+
+@pytest.mark.parametrize("core", ["rmc", "lstm", "conv-lstm"])
+@pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
+def test_evaluation_in_a_graph_is_the_eager_one(experiment, core, monkeypatch):
+    """The same levels, the same actions: of some hundred episodes every return and length."""
+    _, trainer = make(experiment, core)
+    env, network = trainer.problem.eval_env, trainer.problem.model
+    with torch.no_grad():
+        network.policy.weight.mul_(100)  # so that the best action is no matter of rounding
+    options = dict(games=64, greedy=False)
+    captured = evaluation.play_episodes(env, network, 128, **options)
+    best = evaluation.play_episodes(env, network, 128, games=64, greedy=True)
+    monkeypatch.setattr(evaluation, "repeatable", lambda function, *_: function)
+    assert torch.equal(captured.returns, evaluation.play_episodes(env, network, 128, **options).returns)
+    eager = evaluation.play_episodes(env, network, 128, games=64, greedy=True)
+    assert torch.equal(best.returns, eager.returns)
+    assert torch.equal(best.lengths, eager.lengths)
+
+
+def test_a_captured_update_follows_the_curriculum():
+    config = box_world.smoke()
+    task = replace(config.task, grid_size=12, solution_lengths=(1, 3), num_forward=(0,), curriculum=1.0)
+    training = replace(config.training, device="cuda", steps=200, eval_every=0)
+    config, device = replace(config, task=task, training=training), pick_device("cuda")
+    problem = box_world.make_problem(config, device)
+    trainer = Trainer(problem, training, device)
+
+    def boxes():
+        return int((problem.carry.game.reserve.room[:-1] >= LOCK).sum(1).max())
+
+    trainer.run(until=20)
+    assert trainer._graph is not None
+    assert boxes() == 1
+    problem._offer(2, 1)
+    trainer.run(until=200)
+    assert boxes() == 3
