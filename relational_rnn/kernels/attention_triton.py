@@ -23,6 +23,13 @@ def _sum2(x):
 
 
 @triton.jit
+def _scaled_query(q, p_weight, p_shift, r_k, m_q, scale, K: tl.constexpr):
+    """The query such that its product with a normalised key is the logit, but for what all keys share."""
+    q = q.to(tl.float32) * _load(p_weight, r_k, m_q) + _load(p_shift, r_k, m_q)
+    return q * _load(p_weight, K + r_k, m_q) * scale
+
+
+@triton.jit
 def attend_kernel(
     p_memory, p_qkv, p_in, p_out, p_read, p_total, p_rstd, p_bias, p_weight, p_shift, p_norm_weight,
     p_norm_shift,
@@ -43,40 +50,35 @@ def attend_kernel(
     row = i_b * N + i_n
     i_k, i_v, i_f = i_h * D + i_1k, i_h * D + i_1v, i_h * V + i_1v
     r_k, r_v, r_f = i_k + row * 0, i_v + row * 0, i_f + row * 0  # repeated for every row
-    # the norm of queries, keys and values
-    q = tl.where(m_q, _load(p_qkv, row * SQ + i_k, m_q) + _load(p_bias, r_k, m_q), 0.0)
-    k = tl.where(m_q, _load(p_qkv, row * SQ + K + i_k, m_q) + _load(p_bias, K + r_k, m_q), 0.0)
-    v = tl.where(m_x, _load(p_qkv, row * SQ + 2 * K + i_v, m_x) + _load(p_bias, 2 * K + r_v, m_x), 0.0)
-    mean = (_sum2(q) + _sum2(k) + _sum2(v)) / Q
-    q, k, v = tl.where(m_q, q - mean, 0.0), tl.where(m_q, k - mean, 0.0), tl.where(m_x, v - mean, 0.0)
+    # the norm of queries, keys and values; the weights are centred, so there is no mean to take off
+    q = _load(p_qkv, row * SQ + i_k, m_q) + _load(p_bias, r_k, m_q)
+    k = _load(p_qkv, row * SQ + K + i_k, m_q) + _load(p_bias, K + r_k, m_q)
+    v = _load(p_qkv, row * SQ + 2 * K + i_v, m_x) + _load(p_bias, 2 * K + r_v, m_x)
     rstd = tl.rsqrt((_sum2(q * q) + _sum2(k * k) + _sum2(v * v)) / Q + EPS)
     kind = p_qkv.dtype.element_ty
-    rounded = (q * rstd).to(kind)
-    tl.store(p_qkv + row * SQ + i_k, rounded, mask=m_q)
+    q = (q * rstd).to(kind)
+    tl.store(p_qkv + row * SQ + i_k, q, mask=m_q)
     tl.store(p_qkv + row * SQ + K + i_k, k * rstd, mask=m_q)
     tl.store(p_qkv + row * SQ + 2 * K + i_v, v * rstd, mask=m_x)
     tl.store(p_rstd + row, rstd, mask=m_row)
-    q = (rounded.to(tl.float32) * _load(p_weight, r_k, m_q) + _load(p_shift, r_k, m_q)) * scale
+    q = _scaled_query(q, p_weight, p_shift, r_k, m_q, scale, K)
     tl.debug_barrier()
     # attention: the input's key and value first, then every slot's, read anew for all slots at once
-    weight_k, shift_k = _load(p_weight, K + r_k, m_q), _load(p_shift, K + r_k, m_q)
-    weight_v, shift_v = _load(p_weight, 2 * K + r_v, m_x), _load(p_shift, 2 * K + r_v, m_x)
     other = i_b * SI + i_n * 0
-    k = _load(p_in, other + K + i_k, m_q) * weight_k + shift_k
-    read = _load(p_in, other + 2 * K + i_v, m_x) * weight_v + shift_v
-    peak = tl.sum(q * k, axis=3)  # [S, NP, HP]
+    read = _load(p_in, other + 2 * K + i_v, m_x)
+    peak = tl.sum(q * _load(p_in, other + K + i_k, m_q), axis=3)  # [S, NP, HP]
     total = tl.full([S, NP, HP], 1.0, tl.float32)
     for j in tl.static_range(N):
         other = (i_b * N + j + i_n * 0) * SQ
-        k = _load(p_qkv, other + K + i_k, m_q) * weight_k + shift_k
-        v = _load(p_qkv, other + 2 * K + i_v, m_x) * weight_v + shift_v
-        logit = tl.sum(q * k, axis=3)
+        logit = tl.sum(q * _load(p_qkv, other + K + i_k, m_q), axis=3)
+        v = _load(p_qkv, other + 2 * K + i_v, m_x)
         higher = tl.maximum(peak, logit)
         old, new = tl.exp(peak - higher), tl.exp(logit - higher)
         total = total * old + new
         read = read * old[:, :, :, None] + new[:, :, :, None] * v
         peak = higher
-    read = (read / total[:, :, :, None]).to(kind)
+    read = read / total[:, :, :, None] * _load(p_weight, 2 * K + r_v, m_x) + _load(p_shift, 2 * K + r_v, m_x)
+    read = read.to(kind)
     tl.store(p_read + row * SF + i_f, read, mask=m_x)
     total = (peak + tl.log(total))[:, :, :, None]
     tl.store(p_total + row * H + i_h, total, mask=m_row & (i_h < H))
@@ -102,36 +104,36 @@ def attention_backward_kernel(
     i_k, i_v = head * D + i_1k + i_n * 0, head * D + i_1v + i_n * 0  # repeated for every slot
     m_q, m_x = (i_n < N) & (i_1k < K), (i_n < N) & (i_1v < V)
     row = sample * N + i_n
-    weight_q, shift_q = _load(p_weight, i_k, m_q), _load(p_shift, i_k, m_q)
-    weight_k, shift_k = _load(p_weight, K + i_k, m_q), _load(p_shift, K + i_k, m_q)
-    weight_v, shift_v = _load(p_weight, 2 * K + i_v, m_x), _load(p_shift, 2 * K + i_v, m_x)
-    q = (_load(p_qkv, row * SQ + i_k, m_q) * weight_q + shift_q) * scale
+    own_q = _load(p_qkv, row * SQ + i_k, m_q) * _load(p_weight, i_k, m_q) + _load(p_shift, i_k, m_q)
+    own_q *= scale
+    # A key's shift moves all logits of a query alike, and a value's all that it reads: neither has a part in
+    # the gradients of the logits. Their weights move to what a key and a value are multiplied with.
+    q = own_q * _load(p_weight, K + i_k, m_q)
     i_x = row * SF + head * V + i_1v
     d_read = _load(p_d_read, i_x, m_x)
-    inner = tl.sum(d_read * _load(p_read, i_x, m_x), axis=1)  # [NP]
+    d_value = d_read * _load(p_weight, 2 * K + i_v, m_x)
+    inner = tl.sum(d_read * (_load(p_read, i_x, m_x) - _load(p_shift, 2 * K + i_v, m_x)), axis=1)  # [NP]
     softsum = tl.load(
         p_total + (sample * N + tl.arange(0, NP)) * H + head, mask=tl.arange(0, NP) < N, other=0.0
     )
     c_k, c_v = tl.arange(0, KP), tl.arange(0, VP)
     # the input's key and value first, then every slot's
-    k = _load(p_in, sample * SI + K + i_k, m_q) * weight_k + shift_k
-    v = _load(p_in, sample * SI + 2 * K + i_v, m_x) * weight_v + shift_v
+    k, v = _load(p_in, sample * SI + K + i_k, m_q), _load(p_in, sample * SI + 2 * K + i_v, m_x)
     share = tl.exp(tl.sum(q * k, axis=1) - softsum)
-    d_logit = share * (tl.sum(d_read * v, axis=1) - inner)
+    d_logit = share * (tl.sum(d_value * v, axis=1) - inner)
     d_q = d_logit[:, None] * k
     p_d_in += sample * SI + head * D
     tl.store(p_d_in + c_k, tl.zeros([KP], tl.float32), mask=c_k < K)
-    tl.store(p_d_in + K + c_k, tl.sum(tl.where(m_q, d_logit[:, None] * q, 0.0), axis=0), mask=c_k < K)
+    tl.store(p_d_in + K + c_k, tl.sum(tl.where(m_q, d_logit[:, None] * own_q, 0.0), axis=0), mask=c_k < K)
     tl.store(p_d_in + 2 * K + c_v, tl.sum(tl.where(m_x, share[:, None] * d_read, 0.0), axis=0), mask=c_v < V)
     for j in tl.static_range(N):
         base = (sample * N + j) * SQ
-        k = _load(p_qkv, base + K + i_k, m_q) * weight_k + shift_k
-        v = _load(p_qkv, base + 2 * K + i_v, m_x) * weight_v + shift_v
+        k, v = _load(p_qkv, base + K + i_k, m_q), _load(p_qkv, base + 2 * K + i_v, m_x)
         share = tl.exp(tl.sum(q * k, axis=1) - softsum)
-        d_logit = share * (tl.sum(d_read * v, axis=1) - inner)
+        d_logit = share * (tl.sum(d_value * v, axis=1) - inner)
         d_q += d_logit[:, None] * k
-        d_k = tl.sum(tl.where(m_q, d_logit[:, None] * q, 0.0), axis=0)
+        d_k = tl.sum(tl.where(m_q, d_logit[:, None] * own_q, 0.0), axis=0)
         d_v = tl.sum(tl.where(m_x, share[:, None] * d_read, 0.0), axis=0)
         tl.store(p_d_qkv + base + head * D + K + c_k, d_k, mask=c_k < K)
         tl.store(p_d_qkv + base + head * D + 2 * K + c_v, d_v, mask=c_v < V)
-    tl.store(p_d_qkv + row * SQ + i_k, d_q * scale, mask=m_q)
+    tl.store(p_d_qkv + row * SQ + i_k, d_q * _load(p_weight, K + i_k, m_q) * scale, mask=m_q)

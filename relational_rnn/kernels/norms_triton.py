@@ -16,19 +16,24 @@ def _tanh(x):
 
 @triton.jit
 def _gates(
-    p_gates, p_gates_in, i_r, i_f, m_x,
+    p_gates, p_gates_in, i_r, i_f, m_r, m_x,
     N: tl.constexpr, F: tl.constexpr, SG: tl.constexpr, SI: tl.constexpr, UNIT: tl.constexpr,
 ):  # fmt: skip
-    """The two gates, [R, FP] each, or equal along a row where one gate serves the whole slot."""
-    G: tl.constexpr = F if UNIT else 1
-    i_g = i_f if UNIT else i_f * 0
-    i_own = i_r[:, None] * SG + i_g[None]
-    i_in = (i_r // N)[:, None] * SI + i_g[None]
-    accept = tl.load(p_gates + i_own, mask=m_x, other=0.0).to(tl.float32)
-    accept += tl.load(p_gates_in + i_in, mask=m_x, other=0.0).to(tl.float32)
-    retain = tl.load(p_gates + i_own + G, mask=m_x, other=0.0).to(tl.float32)
-    retain += tl.load(p_gates_in + i_in + G, mask=m_x, other=0.0).to(tl.float32)
-    return tl.sigmoid(accept), tl.sigmoid(retain)
+    """The two gates, [R, FP] each, or [R, 1] where one gate serves the whole slot."""
+    if UNIT:
+        i_own, i_in = i_r[:, None] * SG + i_f[None], (i_r // N)[:, None] * SI + i_f[None]
+        accept = tl.load(p_gates + i_own, mask=m_x, other=0.0).to(tl.float32)
+        accept += tl.load(p_gates_in + i_in, mask=m_x, other=0.0).to(tl.float32)
+        retain = tl.load(p_gates + i_own + F, mask=m_x, other=0.0).to(tl.float32)
+        retain += tl.load(p_gates_in + i_in + F, mask=m_x, other=0.0).to(tl.float32)
+        return tl.sigmoid(accept), tl.sigmoid(retain)
+    else:
+        i_own, i_in = i_r * SG, i_r // N * SI
+        accept = tl.load(p_gates + i_own, mask=m_r, other=0.0).to(tl.float32)
+        accept += tl.load(p_gates_in + i_in, mask=m_r, other=0.0).to(tl.float32)
+        retain = tl.load(p_gates + i_own + 1, mask=m_r, other=0.0).to(tl.float32)
+        retain += tl.load(p_gates_in + i_in + 1, mask=m_r, other=0.0).to(tl.float32)
+        return tl.sigmoid(accept)[:, None], tl.sigmoid(retain)[:, None]
 
 
 @triton.jit
@@ -73,7 +78,7 @@ def begin_kernel(
 @triton.jit
 def update_kernel(
     p_memory, p_attended, p_mlp, p_gates, p_gates_in, p_bias, p_weight, p_shift, p_out, p_rows, p_hidden,
-    rows,
+    p_squashed, p_gate_weight, rows,
     N: tl.constexpr, F: tl.constexpr, SF: tl.constexpr, SG: tl.constexpr, SI: tl.constexpr,
     GATED: tl.constexpr,
     UNIT: tl.constexpr,
@@ -90,7 +95,15 @@ def update_kernel(
     _, _, memory = _candidate(p_attended, p_mlp, bias, weight, shift, i_x, m_x, F, EPS)
     if GATED:
         before = tl.load(p_memory + i_m, mask=m_x, other=0.0)
-        accept, retain = _gates(p_gates, p_gates_in, i_r, i_f, m_x, N, F, SG, SI, UNIT)
+        m_r = i_r < rows
+        if not UNIT:  # two gates a slot: their product is two sums along its row
+            squashed = tl.load(p_squashed + i_x, mask=m_x, other=0.0).to(tl.float32)
+            for part in tl.static_range(2):
+                gate_weight = tl.load(p_gate_weight + part * SF + i_f, mask=m_f, other=0.0).to(tl.float32)
+                logit = tl.sum(squashed * gate_weight[None], axis=1)
+                tl.store(p_gates + i_r * SG + part, logit, mask=m_r)
+            tl.debug_barrier()
+        accept, retain = _gates(p_gates, p_gates_in, i_r, i_f, m_r, m_x, N, F, SG, SI, UNIT)
         memory = accept * _tanh(memory) + retain * before
     tl.store(p_out + i_m, memory, mask=m_x)
     if FOLLOWED:
@@ -101,9 +114,9 @@ def update_kernel(
 
 @triton.jit
 def update_backward_kernel(
-    p_grad, p_direct, p_qkv_part, p_gate_part, p_end, p_reset, p_memory, p_attended, p_mlp, p_gates,
+    p_grad, p_direct, p_qkv_part, p_gate_part, p_after, p_reset, p_memory, p_attended, p_mlp, p_gates,
     p_gates_in,
-    p_bias, p_weight, p_shift, p_d_mlp, p_d_gates, p_sums, rows, tiles, columns,
+    p_bias, p_weight, p_shift, p_d_mlp, p_d_gates, p_sums, p_gate_weight, rows, tiles, columns,
     N: tl.constexpr, F: tl.constexpr, SF: tl.constexpr, SG: tl.constexpr, SI: tl.constexpr,
     GATED: tl.constexpr,
     UNIT: tl.constexpr,
@@ -114,6 +127,9 @@ def update_backward_kernel(
     bias = tl.load(p_bias + i_f, mask=m_f, other=0.0)[None]
     weight = tl.load(p_weight + i_f, mask=m_f, other=0.0)[None]
     shift = tl.load(p_shift + i_f, mask=m_f, other=0.0)[None]
+    if GATED and not UNIT:
+        gate_1 = tl.load(p_gate_weight + i_f, mask=m_f, other=0.0).to(tl.float32)[None]
+        gate_2 = tl.load(p_gate_weight + SF + i_f, mask=m_f, other=0.0).to(tl.float32)[None]
     sum_weight = tl.zeros([R, FP], tl.float32)
     sum_shift = tl.zeros([R, FP], tl.float32)
     sum_bias = tl.zeros([R, FP], tl.float32)
@@ -125,10 +141,15 @@ def update_backward_kernel(
         total = tl.load(p_direct + i_m, mask=m_x, other=0.0)
         total += tl.load(p_qkv_part + i_x, mask=m_x, other=0.0).to(tl.float32)
         if GATED:
-            squashed = _tanh(tl.load(p_end + i_m, mask=m_x, other=0.0))
-            total += tl.load(p_gate_part + i_x, mask=m_x, other=0.0).to(tl.float32) * (
-                1 - squashed * squashed
-            )
+            squashed = tl.load(p_after + i_x, mask=m_x, other=0.0).to(tl.float32)
+            if UNIT:
+                part = tl.load(p_gate_part + i_x, mask=m_x, other=0.0).to(tl.float32)
+            else:  # the gradients of the two gates, and here the product with their weights
+                part = tl.load(p_gate_part + i_r * SG, mask=m_r, other=0.0).to(tl.float32)[:, None] * gate_1
+                part += (
+                    tl.load(p_gate_part + i_r * SG + 1, mask=m_r, other=0.0).to(tl.float32)[:, None] * gate_2
+                )
+            total += part * (1 - squashed * squashed)
         if RESET:
             reset = tl.load(p_reset + (i_r // N)[:, None] + i_f[None] * 0, mask=m_x, other=0) != 0
             total = tl.where(reset, 0.0, total)
@@ -136,7 +157,7 @@ def update_backward_kernel(
         normed, rstd, candidate = _candidate(p_attended, p_mlp, bias, weight, shift, i_x, m_x, F, EPS)
         if GATED:
             before = tl.load(p_memory + i_m, mask=m_x, other=0.0)
-            accept, retain = _gates(p_gates, p_gates_in, i_r, i_f, m_x, N, F, SG, SI, UNIT)
+            accept, retain = _gates(p_gates, p_gates_in, i_r, i_f, m_r, m_x, N, F, SG, SI, UNIT)
             candidate = _tanh(candidate)
             d_accept = total * candidate * accept * (1 - accept)
             d_retain = total * before * retain * (1 - retain)

@@ -75,7 +75,11 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
 
 
 class Folded(NamedTuple):
-    """All that a call computes from the weights alone: multiplied out, cast and widened."""
+    """What a call computes from the weights alone: the input's multiplied out, cast and widened.
+
+    The recurrence's own are as the parameters are, and the operator casts them, so that their gradients are
+    never rounded; in a copy for acting, which wants none, they are `ready`.
+    """
 
     rows: ModuleType  # the row functions it was made for
     projection: tuple[Tensor, Tensor] | None  # of the input, where it is not multiplied into the next two
@@ -83,11 +87,13 @@ class Folded(NamedTuple):
     gates: tuple[Tensor, Tensor] | None  # of the input's share of the gates
     matrices: list[Tensor]  # as Parameters.matrices
     vectors: list[Tensor]  # as Parameters.vectors
+    ready: bool = False
 
     def copied(self) -> Folded:
-        """With no tensor that is still a parameter's own."""
-        matrices, vectors = ([t.clone() for t in group] for group in (self.matrices, self.vectors))
-        return self._replace(matrices=matrices, vectors=vectors)
+        """With no tensor that is still a parameter's own, and nothing left to do with them."""
+        p = Parameters.of(self.matrices, self.vectors).prepared(self.qkv[0].dtype)
+        matrices, vectors = ([t.clone() for t in group] for group in (p.matrices, p.vectors))
+        return self._replace(matrices=matrices, vectors=vectors, ready=True)
 
 
 def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows: ModuleType) -> Folded:
@@ -113,7 +119,7 @@ def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows
             None if narrow else (projection.weight.to(kind), projection.bias.to(kind)),
             product(qkv.weight, qkv.bias),
             None if gate is None else product(gate.weight, gate.bias + gate_bias),
-            [m.to(kind).contiguous() for m in (block.qkv_weight, *(w for w, _ in weights.mlp), *gate_weight)],
+            [m.contiguous() for m in (block.qkv_weight, *(w for w, _ in weights.mlp), *gate_weight)],
             [v.to(state_dtype).contiguous() for v in (*block[1:], *(b for _, b in weights.mlp))],
         )
 
@@ -140,6 +146,7 @@ def scan(
         *_numbers(spec),
         keep and not recompute,
         folded.rows is not rows_torch,
+        folded.ready,
     )
     return memories.to(wanted)
 
@@ -160,6 +167,12 @@ def _rows(fused: bool) -> ModuleType:
     return rows_triton
 
 
+def _parameters(matrices: list[Tensor], vectors: list[Tensor], qkv_in: Tensor, ready: bool) -> Parameters:
+    """The recurrence's, in the dtype in which the input's products were made."""
+    p = Parameters.of(matrices, vectors)
+    return p if ready else p.prepared(qkv_in.dtype)
+
+
 @torch.library.custom_op("relational_rnn::scan", mutates_args=())
 def _scan(
     memory: Tensor,
@@ -175,13 +188,11 @@ def _scan(
     gate_style: str,
     keep: bool,
     fused: bool,
+    ready: bool,
 ) -> list[Tensor]:
     """-> [memories, starts, *activations if keep]; see recurrence.forward."""
-    spec, p, rows = (
-        _spec(heads, keys, values, scale, gate_style),
-        Parameters.of(matrices, vectors),
-        _rows(fused),
-    )
+    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
+    p = _parameters(matrices, vectors, qkv_in, ready)
     with torch.autocast(memory.device.type, enabled=False):
         memories, starts, held = recurrence.forward(memory, qkv_in, gates_in, resets, p, spec, rows, keep)
     return [memories, starts, *([] if held is None else held.flat())]
@@ -189,11 +200,24 @@ def _scan(
 
 @_scan.register_fake
 def _(
-    memory, qkv_in, gates_in, resets, matrices, vectors, heads, keys, values, scale, gate_style, keep, fused
+    memory,
+    qkv_in,
+    gates_in,
+    resets,
+    matrices,
+    vectors,
+    heads,
+    keys,
+    values,
+    scale,
+    gate_style,
+    keep,
+    fused,
+    ready,
 ):
     steps = qkv_in.shape[0]
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
-    p = Parameters.of(matrices, vectors).padded(rows)
+    p = _parameters(matrices, vectors, qkv_in, ready).padded(rows)
     starts = memory.new_empty(steps if resets is not None else 0, *memory.shape)
     held = Activations.make(steps, memory, p, spec, rows).flat() if keep else []
     return [memory.new_empty(steps, *memory.shape), starts, *held]
@@ -215,18 +239,21 @@ def _scan_backward(
     scale: float,
     gate_style: str,
     fused: bool,
+    ready: bool,
+    wants_memory: bool,
 ) -> list[Tensor]:
-    """-> gradients of [memory, qkv_in, vectors (in one tensor), gates_in if any, *matrices]."""
-    spec, p, rows = (
-        _spec(heads, keys, values, scale, gate_style),
-        Parameters.of(matrices, vectors),
-        _rows(fused),
-    )
+    """-> gradients of [memory (empty unless wanted), qkv_in, vectors (in one tensor), gates_in if any,
+    *matrices]."""
+    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
+    p = _parameters(matrices, vectors, qkv_in, ready)
     memories, starts, *held = results
-    held = Activations.unflatten(held, len(p.mlp_weights)) if held else None
+    held = Activations.unflatten(held) if held else None
     with torch.autocast(memory.device.type, enabled=False):
-        d = recurrence.backward(grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows)
-    return [d.memory, d.qkv_in, d.vectors, *([] if d.gates_in is None else [d.gates_in]), *d.matrices]
+        d = recurrence.backward(
+            grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows, wants_memory
+        )
+    d_memory = memory.new_empty(0) if d.memory is None else d.memory
+    return [d_memory, d.qkv_in, d.vectors, *([] if d.gates_in is None else [d.gates_in]), *d.matrices]
 
 
 @_scan_backward.register_fake
@@ -245,17 +272,20 @@ def _(
     scale,
     style,
     fused,
+    ready,
+    wants_memory,
 ):
     tail = [*([] if gates_in is None else [gates_in])]
     flat = vectors[0].new_empty(sum(v.shape[0] for v in vectors))
-    wide = torch.float32 if matrices[0].is_cuda and matrices[0].dtype in LOW_PRECISION else matrices[0].dtype
+    wide = torch.float32 if qkv_in.is_cuda and qkv_in.dtype in LOW_PRECISION else qkv_in.dtype
     products = [torch.empty_like(m, dtype=wide) for m in matrices]
-    return [torch.empty_like(memory), torch.empty_like(qkv_in), flat, *map(torch.empty_like, tail), *products]
+    d_memory = torch.empty_like(memory) if wants_memory else memory.new_empty(0)
+    return [d_memory, torch.empty_like(qkv_in), flat, *map(torch.empty_like, tail), *products]
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, fused = inputs
-    ctx.numbers, ctx.fused, ctx.counts = numbers, fused, (len(matrices), len(vectors))
+    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, fused, ready = inputs
+    ctx.numbers, ctx.how, ctx.counts = numbers, (fused, ready), (len(matrices), len(vectors))
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(memory, qkv_in, gates_in, resets, *matrices, *vectors, *output)
 
@@ -282,12 +312,14 @@ def _autograd(ctx, grads):
             vectors,
             results,
             *ctx.numbers,
-            ctx.fused,
+            *ctx.how,
+            ctx.needs_input_grad[0],
         )
+        d_memory = d_memory if ctx.needs_input_grad[0] else None
         d_gates_in = None if gates_in is None else d_matrices.pop(0)
         d_matrices = [d.to(m.dtype) for d, m in zip(d_matrices, matrices, strict=True)]
         d_vectors = list(flat.split([v.shape[0] for v in vectors]))
-    return d_memory, d_qkv_in, d_gates_in, None, d_matrices, d_vectors, *[None] * 7
+    return d_memory, d_qkv_in, d_gates_in, None, d_matrices, d_vectors, *[None] * 8
 
 
 def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors):

@@ -26,7 +26,7 @@ STRETCH = 8  # steps whose activations are held at once when the backward pass r
 
 
 class Parameters(NamedTuple):
-    """The weights, flat. Matrices in the dtype they are multiplied in; the rest in the memory's."""
+    """The weights, flat; once `prepared`, matrices in the dtype they are multiplied in."""
 
     qkv_weight: Tensor  # [Q, F]
     mlp_weights: list[Tensor]  # L of [F, F]
@@ -55,6 +55,13 @@ class Parameters(NamedTuple):
         gate = matrices[1 + layers] if len(matrices) > 1 + layers else None
         return Parameters(matrices[0], list(matrices[1 : 1 + layers]), gate, *vectors[:7], list(vectors[7:]))
 
+    def prepared(self, kind: torch.dtype) -> Parameters:
+        """Matrices in the dtype to multiply in; queries, keys and values without their common mean, which
+        their norm would take off. Their gradients need nothing for that: the norm's sum to zero."""
+        weight, bias = self.qkv_weight - self.qkv_weight.mean(0), self.qkv_bias - self.qkv_bias.mean()
+        matrices = [m.to(kind) for m in (weight, *self.matrices[1:])]
+        return Parameters.of(matrices, [bias, *self.vectors[1:]])
+
     def padded(self, rows: ModuleType) -> Parameters:
         """With zeros around the matrices, where the row functions want their buffers wider."""
         p = Parameters.of([self._pad(m, rows) for m in self.matrices], self.vectors)
@@ -82,7 +89,7 @@ class Activations(NamedTuple):
     qkv: Tensor  # [C, R, Q]
     gates: Tensor  # [C, R, 2G]; [0] without gates
     attended: Tensor  # [C, R, F] after the attention and its norm
-    mlp: list[Tensor]  # L - 1 of [C, R, F] after the ReLU, then the last layer's output
+    mlp: Tensor  # [L, C, R, F] after the ReLU; the last layer's output without its bias
     extra: list[Tensor]  # what else the row functions keep, [C, R, ...]
 
     @staticmethod
@@ -99,27 +106,27 @@ class Activations(NamedTuple):
             fresh(steps, count, features),
             fresh(steps, count, gates) if gates else fresh(0),
             fresh(steps, count, size),
-            [fresh(steps, count, size) for _ in p.mlp_weights],
+            fresh(len(p.mlp_weights), steps, count, size),
             rows.extra(steps, tuple(memory.shape), p, spec),
         )
 
     def gradients(self, steps: int, widened: bool) -> Activations:
         """Buffers for the gradients of what so many steps computed; what they only read needs none."""
         unused, like = self.qkv.new_empty(steps, 0), torch.zeros_like if widened else torch.empty_like
-        fresh = [like(m[:steps]) for m in (self.qkv, self.gates, self.attended, *self.mlp)]
-        return Activations(unused, unused, *fresh[:3], fresh[3:], [])
+        fresh = [like(m[:steps]) for m in (self.qkv, self.gates, self.attended)]
+        return Activations(unused, unused, *fresh, like(self.mlp[:, :steps]), [])
 
     def flat(self) -> list[Tensor]:
-        return [*self[:5], *self.mlp, *self.extra]
+        return [*self[:6], *self.extra]
 
     @staticmethod
-    def unflatten(tensors: list[Tensor], layers: int) -> Activations:
-        return Activations(*tensors[:5], list(tensors[5 : 5 + layers]), list(tensors[5 + layers :]))
+    def unflatten(tensors: list[Tensor]) -> Activations:
+        return Activations(*tensors[:6], list(tensors[6:]))
 
     def at(self, c: int) -> Activations:
         gated = self.gates.numel() > 0
         hidden, gates = (self.hidden[c], self.gates[c]) if gated else (None, None)
-        mlp, extra = [m[c] for m in self.mlp], [e[c] for e in self.extra]
+        mlp, extra = self.mlp[:, c], [e[c] for e in self.extra]
         return Activations(self.rows[c], hidden, self.qkv[c], gates, self.attended[c], mlp, extra)
 
 
@@ -165,7 +172,7 @@ def _step(
 ) -> None:
     """One step: writes the next memory into `out` and the activations into `now`."""
     torch.mm(now.rows, p.qkv_weight.t(), out=now.qkv)
-    if gates_in is not None:  # not wanted before the end of the step
+    if gates_in is not None and rows.gate_products(spec):  # not wanted before the end of the step
         aside.product(now.hidden, p.gate_weight.t(), out=now.gates)
     rows.attend(memory, now, inputs, t, p, spec)
     x = now.attended
@@ -177,7 +184,7 @@ def _step(
 
 
 class Gradients(NamedTuple):
-    memory: Tensor  # [B, N, F] of the initial memory
+    memory: Tensor | None  # [B, N, F] of the initial memory, if wanted
     qkv_in: Tensor  # [T, B, Q]
     gates_in: Tensor | None  # [T, B, 2G]
     matrices: list[Tensor]  # as Parameters.matrices
@@ -196,6 +203,7 @@ def backward(
     p: Parameters,
     spec: Spec,
     rows: ModuleType,
+    wants_memory: bool = True,
 ) -> Gradients:
     """Gradients of sum(memories * grad). With `held` None the activations are computed again in stretches."""
     true, p = p, p.padded(rows)
@@ -204,7 +212,7 @@ def backward(
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
     inputs.gradient = torch.zeros_like(qkv_in) if p.widened(spec) else torch.empty_like(qkv_in)
     sums = rows.Sums(p, spec)  # column sums: gradients of norms and biases
-    carry = rows.Carry(memory, p)  # gradient of the memory a step begins with, as it travels back
+    carry = rows.Carry(memory, p, spec)  # gradient of the memory a step begins with, as it travels back
     d_gates_in = torch.empty_like(gates_in) if gated else None
     products = None
     stretch = steps if held is not None else min(STRETCH, steps)
@@ -216,6 +224,8 @@ def backward(
             return starts[t]
         return memory if t == 0 else memories[t - 1]
 
+    # tanh of the memory that the step after begins with; nothing comes back from behind the last one
+    after = (held or again).hidden[-1] if gated else None
     for last in range(steps, 0, -stretch):
         first = max(0, last - stretch)
         if held is None:
@@ -230,22 +240,28 @@ def backward(
             reset = resets[t + 1] if resets is not None and t + 1 < steps else None
             gate = gates_in[t] if gated else None
             aside.join()
-            end, start = memories[t], begin(t)
-            rows.update_backward(grad[t], carry, end, reset, start, now, gate, p, spec, delta, sums)
-            if gated:  # not wanted before the step before this one
+            start = begin(t)
+            rows.update_backward(grad[t], carry, after, reset, start, now, gate, p, spec, delta, sums)
+            if gated and rows.gate_products(spec):  # not wanted before the step before this one
                 aside.product(delta.gates, p.gate_weight, out=carry.through_gates)
+            elif gated:
+                carry.through_gates = delta.gates
             _mlp_backward(now, delta, p, rows, sums)
-            rows.residual_backward(carry, start, now, p, spec, delta, sums)
-            rows.attention_backward(start, now, inputs, t, p, spec, delta, sums)
+            rows.attention_backward(carry, start, now, inputs, t, p, spec, delta, sums)
             torch.mm(delta.qkv, p.qkv_weight, out=carry.through_qkv)
+            after = now.hidden
+        if gated and held is None:  # the next stretch takes their place
+            after, carry.through_gates = after.clone(), carry.through_gates.clone()
         aside.join()
         more = _weight_gradients(acts, deltas, last - first, true)
         products = more if products is None else [a + b for a, b in zip(products, more, strict=True)]
         if gated:
             d_gates = deltas.gates[: last - first].unflatten(1, (batch, slots))
             torch.sum(d_gates, dim=2, out=d_gates_in[first:last])
-    d_memory = torch.empty_like(memory)
-    rows.finish(carry, memory, resets[0] if resets is not None else None, out=d_memory)
+    d_memory = None
+    if wants_memory:
+        d_memory = torch.empty_like(memory)
+        rows.finish(carry, after, resets[0] if resets is not None else None, p, spec, out=d_memory)
     d_qkv_in = inputs.backward(p, sums)
     return Gradients(d_memory, d_qkv_in, d_gates_in, products, sums.flat())
 

@@ -27,6 +27,11 @@ def padded(size: int, dtype: torch.dtype) -> int:
     return size
 
 
+def gate_products(spec) -> bool:
+    """Whether the gates' products with their weights are left to the recurrence."""
+    return True
+
+
 def extra(steps: int, shape: tuple[int, int, int], p, spec) -> list[Tensor]:
     """What was read, its sum with M and that sum's norm; the product with its bias, normed queries, keys and
     values with the input's last, and their norm; the shares of attention."""
@@ -72,18 +77,19 @@ class Sums:
 class Carry:
     """The gradient of the memory a step begins with, in the three parts a backward step leaves."""
 
-    def __init__(self, memory: Tensor, p):
+    def __init__(self, memory: Tensor, p, spec):
         rows, width = memory.shape[0] * memory.shape[1], p.qkv_weight.shape[1]
         self.direct = torch.zeros_like(memory)  # through the gate and the residual
         self.through_qkv = p.qkv_weight.new_zeros(rows, width)
         self.through_gates = None if p.gate_weight is None else p.qkv_weight.new_zeros(rows, width)
 
-    def total(self, memory: Tensor, reset: Tensor | None) -> Tensor:
-        """All parts; zero where the memory was thrown away because an episode began."""
-        size = memory.shape[-1]
-        total = self.direct + self.through_qkv[:, :size].reshape(memory.shape)
+    def total(self, hidden: Tensor | None, reset: Tensor | None) -> Tensor:
+        """All parts, `hidden` being tanh of that memory; zero where it was thrown away for a new episode."""
+        shape, size = self.direct.shape, self.direct.shape[-1]
+        total = self.direct + self.through_qkv[:, :size].reshape(shape)
         if self.through_gates is not None:
-            total += self.through_gates[:, :size].reshape(memory.shape) * (1 - memory.tanh() ** 2)
+            slope = 1 - hidden[:, :size].to(total.dtype).reshape(shape) ** 2
+            total += self.through_gates[:, :size].reshape(shape) * slope
         return total if reset is None else total.masked_fill_(reset[:, None, None], 0)
 
 
@@ -149,10 +155,10 @@ def update(memory: Tensor, now, gates_in: Tensor | None, p, spec, following, out
         begin(out, None, following)
 
 
-def update_backward(grad, carry, end, reset, memory, now, gates_in, p, spec, delta, sums: Sums) -> None:
+def update_backward(grad, carry, after, reset, memory, now, gates_in, p, spec, delta, sums: Sums) -> None:
     """From the gradient of the step's result to those of the gates (delta.gates), of the last MLP layer
     (delta.mlp[-1]) and, through the retain gate, of M (carry.direct)."""
-    total = carry.total(end, reset) + grad
+    total = carry.total(after, reset) + grad
     rows, candidate, mean, deviation = _candidate(memory, now, p)
     if gates_in is None:
         carry.direct.zero_()
@@ -175,7 +181,7 @@ def update_backward(grad, carry, end, reset, memory, now, gates_in, p, spec, del
     delta.mlp[-1].copy_(d_rows.flatten(0, 1))
 
 
-def residual_backward(carry, memory, now, p, spec, delta, sums: Sums) -> None:
+def _residual_backward(carry, memory, now, p, spec, delta, sums: Sums) -> None:
     """From the gradients of the attended rows, through the MLP (delta.attended) and around it
     (delta.mlp[-1]), to that of what was read, in place of the first, and of M (carry.direct)."""
     _, rows, mean, deviation, *_ = now.extra
@@ -196,9 +202,10 @@ def residual_backward(carry, memory, now, p, spec, delta, sums: Sums) -> None:
     delta.attended.copy_(d_rows.flatten(0, 1))
 
 
-def attention_backward(memory, now, inputs: Inputs, t: int, p, spec, delta, sums: Sums) -> None:
-    """From the gradient of what was read (delta.attended) to those of the product (delta.qkv) and of the
-    input's keys and values."""
+def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delta, sums: Sums) -> None:
+    """From the gradients of the attended rows to those of the product (delta.qkv), of the input's keys and
+    values, and of M (carry.direct)."""
+    _residual_backward(carry, memory, now, p, spec, delta, sums)
     batch, slots, _ = memory.shape
     *_, biased, keyed, mean, deviation, share = now.extra
     q, k, v = split_heads(keyed, spec)
@@ -223,6 +230,6 @@ def attention_backward(memory, now, inputs: Inputs, t: int, p, spec, delta, sums
     delta.qkv.copy_(d_biased)
 
 
-def finish(carry: Carry, memory: Tensor, reset: Tensor | None, out: Tensor) -> None:
+def finish(carry: Carry, hidden: Tensor | None, reset: Tensor | None, p, spec, out: Tensor) -> None:
     """The gradient of the initial memory; none where the first step began afresh."""
-    out.copy_(carry.total(memory, reset))
+    out.copy_(carry.total(hidden, reset))

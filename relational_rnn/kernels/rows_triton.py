@@ -22,6 +22,7 @@ import torch
 import triton
 from torch import Tensor
 
+from relational_rnn.kernels import rows_torch
 from relational_rnn.kernels.attention_triton import attend_kernel, attention_backward_kernel
 from relational_rnn.kernels.norms_triton import (
     begin_kernel,
@@ -32,7 +33,7 @@ from relational_rnn.kernels.norms_triton import (
     update_backward_kernel,
     update_kernel,
 )
-from relational_rnn.kernels.rows_torch import EPSILON, Carry, finish  # noqa: F401
+from relational_rnn.kernels.rows_torch import EPSILON
 
 TILE, WIDE_TILE = 1024, 2048  # elements of a tile of rows; of rows of 1024 features and more
 SAMPLE_TILE = 1024  # elements of a tile of samples, where one sample is not more
@@ -54,6 +55,28 @@ def extra(steps: int, shape: tuple[int, int, int], p, spec) -> list[Tensor]:
     read = p.qkv_weight.new_empty(steps, rows, width)
     total = torch.empty(steps, rows, spec.num_heads, dtype=torch.float32, device=device)
     return [rstd, read, total]
+
+
+def gate_products(spec) -> bool:
+    """Two gates a slot are no matrix product worth a launch: the update's kernels multiply them."""
+    return spec.gate_style == "unit"
+
+
+class Carry(rows_torch.Carry):
+    """For two gates a slot, `through_gates` are their gradients, not yet multiplied by their weights."""
+
+    def __init__(self, memory: Tensor, p, spec):
+        super().__init__(memory, p, spec)
+        if spec.gate_style == "memory":
+            self.through_gates = p.qkv_weight.new_zeros(
+                memory.shape[0] * memory.shape[1], p.gate_weight.shape[0]
+            )
+
+
+def finish(carry: Carry, hidden: Tensor | None, reset: Tensor | None, p, spec, out: Tensor) -> None:
+    if spec.gate_style == "memory":
+        carry.through_gates = carry.through_gates @ p.gate_weight
+    rows_torch.finish(carry, hidden, reset, p, spec, out)
 
 
 class Aside:
@@ -147,7 +170,7 @@ def _samples(memory: Tensor, inputs: Inputs, p, spec) -> tuple[int, dict]:
     samples = max(1, min(power(batch), SAMPLE_TILE // elements))
     sizes = dict(N=slots, H=spec.num_heads, K=spec.key_size, V=spec.head_size, EPS=EPSILON, S=samples)
     widths = dict(SQ=p.qkv_weight.shape[0], SF=p.qkv_weight.shape[1], SI=inputs.normed.shape[-1])
-    warps = 8 if samples * elements >= 1024 else 4
+    warps = max(1, min(8, samples * elements // 256))  # a row to a warp, 16 bytes to a thread
     return triton.cdiv(batch, samples), sizes | widths | padded_sizes | dict(num_warps=warps)
 
 
@@ -198,43 +221,40 @@ def update(memory: Tensor, now, gates_in: Tensor | None, p, spec, following, out
     next_rows, hidden = (None, None) if following is None else (following.rows, following.hidden)
     update_kernel[(tiles,)](
         memory, now.attended, now.mlp[-1], now.gates, gates_in, p.mlp_biases[-1], p.mlp_norm_weight,
-        p.mlp_norm_bias, out, next_rows, hidden, rows, FOLLOWED=following is not None, **sizes,
+        p.mlp_norm_bias, out, next_rows, hidden, now.hidden, p.gate_weight, rows,
+        FOLLOWED=following is not None, **sizes,
     )  # fmt: skip
 
 
-def update_backward(grad, carry, end, reset, memory, now, gates_in, p, spec, delta, sums: Sums) -> None:
+def update_backward(grad, carry, after, reset, memory, now, gates_in, p, spec, delta, sums: Sums) -> None:
     rows, tiles, sizes = _row_sizes(memory, gates_in, p, spec)
     update_backward_kernel[(min(PROGRAMS, tiles),)](
-        grad, carry.direct, carry.through_qkv, carry.through_gates, end, reset, memory, now.attended,
+        grad, carry.direct, carry.through_qkv, carry.through_gates, after, reset, memory, now.attended,
         now.mlp[-1], now.gates, gates_in, p.mlp_biases[-1], p.mlp_norm_weight, p.mlp_norm_bias,
-        delta.mlp[-1], delta.gates, sums.update, rows, tiles, sums.columns, RESET=reset is not None, **sizes,
+        delta.mlp[-1], delta.gates, sums.update, p.gate_weight, rows, tiles, sums.columns,
+        RESET=reset is not None, **sizes,
     )  # fmt: skip
 
 
-def residual_backward(carry, memory, now, p, spec, delta, sums: Sums) -> None:
-    rows, size = memory.shape[0] * memory.shape[1], memory.shape[2]
+def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delta, sums: Sums) -> None:
+    batch, slots, size = memory.shape
+    rows, (features, width), power = batch * slots, p.qkv_weight.shape, triton.next_power_of_2
+    rstd, read, total = now.extra
     tiles, sizes = _tiles(rows, size)
     residual_backward_kernel[(min(PROGRAMS, tiles),)](
-        memory, now.extra[1], delta.attended, delta.mlp[-1], carry.direct, p.attention_norm_weight,
-        sums.residual, rows, tiles, sums.columns, F=size, SF=p.qkv_weight.shape[1], EPS=EPSILON, **sizes,
+        memory, read, delta.attended, delta.mlp[-1], carry.direct, p.attention_norm_weight, sums.residual,
+        rows, tiles, sums.columns, F=size, SF=width, EPS=EPSILON, **sizes,
     )  # fmt: skip
-
-
-def attention_backward(memory, now, inputs: Inputs, t: int, p, spec, delta, sums: Sums) -> None:
-    batch, slots, _ = memory.shape
-    rstd, read, total = now.extra
-    features, width, power = *p.qkv_weight.shape, triton.next_power_of_2
-    widest = power(max(spec.key_size, spec.head_size))
     sizes = dict(
         N=slots, K=spec.key_size, V=spec.head_size, SQ=features, SF=width, SI=inputs.normed.shape[-1]
     )
     sizes |= dict(KP=power(spec.key_size), VP=power(spec.head_size))
+    widest = power(max(spec.key_size, spec.head_size))
     attention_backward_kernel[(batch, spec.num_heads)](
         now.qkv, inputs.normed[t], read, total, delta.attended, delta.qkv, inputs.gradient[t],
         p.qkv_norm_weight, p.qkv_norm_bias, spec.scale, H=spec.num_heads, NP=power(slots),
         num_warps=max(1, min(8, power(slots) * widest // 512)), **sizes,
     )  # fmt: skip
-    rows = batch * slots
     tiles, sizes = _tiles(rows, p.qkv_bias.shape[0])
     norm_backward_kernel[(min(PROGRAMS, tiles),)](
         delta.qkv, now.qkv, rstd, p.qkv_norm_weight, sums.partial, rows, tiles, sums.columns,

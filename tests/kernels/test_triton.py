@@ -43,7 +43,7 @@ STEPS = {"long": 41, "recomputed": 13}
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_kernels_on_the_gpu(name, precision, monkeypatch):
-    """fp32: all within 1e-5. tf32, bf16: outputs within 1e-3, 5e-3; gradients too, or as torch's."""
+    """fp32: all within 1e-5. tf32, bf16: within 1e-3, 5e-3, or half again of plain torch's error."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
     core = build(CONFIGS[name], inputs=24, device="cuda")
@@ -59,9 +59,8 @@ def test_kernels_on_the_gpu(name, precision, monkeypatch):
         assert max(ours.values()) < 1e-5, ours
         return
     limit = {"tf32": 1e-3, "bf16": 5e-3}[precision]
-    assert max(ours["output"], ours["final state"]) < limit
-    for quantity, error in ours.items():
-        assert error < max(limit, torchs[quantity]), quantity
+    worse = {k: (error, torchs[k]) for k, error in ours.items() if not error < max(limit, 1.5 * torchs[k])}
+    assert not worse, worse
 
 
 @needs_gpu
