@@ -11,14 +11,17 @@ from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED]
+usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED] [--language FILE,FILE]
 
 Draws into FOLDER, each figure as .png and .svg:
   curves-EXPERIMENT   learning curves, a panel a task, a line a core: the median of its seeds and their range
   sweep               N-th farthest: accuracy against training time, by memories, heads and gates
   box-world-level     with --level: a BoxWorld level and the graph it was made from
-RUN is a run folder; without any, everything in --results (results) is drawn. Only files are read, and damaged
-ones as far as they can be; what was left out is said.
+  unroll-length       with --language: what a language model loses in short unrolls without state transfer
+  word-frequency      with --language: its perplexity by how frequent words are
+RUN is a run folder; with nothing to draw given, it is everything in --results (results). --language takes
+what rmc eval RUN --unrolls 10,50,100 --frequencies --out FILE wrote. Only files are read, damaged ones as far
+as they can be; what was left out is said.
 """
 
 
@@ -29,23 +32,25 @@ def main(arguments: list[str]) -> int:
     rest, output = take_option(arguments, "--output")
     rest, results = take_option(rest, "--results", default="results")
     rest, level = take_option(rest, "--level")
+    rest, language = take_option(rest, "--language")
     if output is None:
         raise UsageError("rmc figures needs --output FOLDER")
     if unknown := [argument for argument in rest if argument.startswith("--")]:
-        raise UsageError(f"unknown option {unknown[0]!r}; allowed: --output, --results, --level")
+        raise UsageError(f"unknown option {unknown[0]!r}; allowed: --output, --results, --level, --language")
     seed = None if level is None else whole_number("--level", level)
     output = Path(output)
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file; allowed: a folder, or a name for a new one")
     with user_errors():
-        runs = read(rest, Path(results))
-    if not runs and seed is None:
+        runs = read(rest, Path(results)) if rest or not (level or language) else []
+        texts = [Path(name) for name in language.split(",")] if language else []
+    if not runs and seed is None and not texts:
         raise UsageError(f"nothing to draw: no RUN given and no results in {results}/runs")
     for run in runs:
         if notice := run.notice():
             print(f"note: {notice}", file=sys.stderr)
     with user_errors():
-        for path in draw(runs, output, seed):
+        for path in draw(runs, output, seed, texts):
             print(path)
     return 0
 
@@ -59,7 +64,7 @@ def read(folders: list[str], results: Path):
     return [as_run(result, Path(name).stem) for name, result in load_all(results).items()]
 
 
-def draw(runs: list, output: Path, level: int | None):
+def draw(runs: list, output: Path, level: int | None, texts: list[Path]):
     """Draw what there is to draw; yields the pictures as they are made."""
     from relational_rnn.analysis import figures
     from relational_rnn.analysis.figures_sweep import is_sweep, sweep
@@ -82,8 +87,17 @@ def draw(runs: list, output: Path, level: int | None):
 
         drawn += 1
         yield from figures.save(level_and_graph(level), output, "box-world-level")
+    if texts:
+        from relational_rnn.analysis import figures_language
+
+        found = [figures_language.read_evaluation(path) for path in texts]
+        for name in ("unroll_length", "word_frequency"):
+            figure = getattr(figures_language, name)(found)
+            if figure is not None:
+                drawn += 1
+                yield from figures.save(figure, output, name.replace("_", "-"))
     if not drawn:
-        raise ValueError("nothing was drawn: none of the runs has a point")
+        raise ValueError("nothing was drawn: there is no point in what was given")
 
 
 def safe(name: str) -> str:

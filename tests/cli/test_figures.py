@@ -48,6 +48,8 @@ def test_an_experiments_name_is_no_path(tmp_path, capsys):
         (["--output", "out", "--level", "x"], "--level"),
         (["--output", "out", "--wide"], "'--wide'"),
         (["empty", "--output", "out"], "nothing was drawn"),
+        (["--output", "out", "--language", "none.json"], "none.json cannot be read"),
+        (["--output", "out", "--language", "file"], "file cannot be read"),
     ],
 )
 def test_wrong_arguments(tmp_path, monkeypatch, capsys, arguments, part):
