@@ -180,8 +180,11 @@ def box_world(env, state, index: int, cell_pixels: int) -> np.ndarray:
         canvas.rectangle(
             middle - 0.42, 1.75, 0.84, 0.84, None, round_by=0.14, line=(96, 96, 100), line_width=0.04
         )
-    canvas.text(middle, side / 2 + 0.6, f"score {state.episode_return[index]:g}", PAPER, anchor="mm")
-    canvas.text(middle, side - 0.4, f"step {int(state.steps[index])}/{env.max_steps}", PAPER, anchor="rm")
+    score, step = f"{state.episode_return[index]:g}", f"{int(state.steps[index])}/{env.max_steps}"
+    if side >= 12:  # a narrow room has no place for the words
+        score, step = f"score {score}", f"step {step}"
+    canvas.text(middle, side / 2 + 0.6, score, PAPER, anchor="mm")
+    canvas.text(middle, side - 0.4, step, PAPER, anchor="rm")
     return canvas.array()
 
 
