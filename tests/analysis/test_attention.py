@@ -10,6 +10,7 @@ import torch
 from relational_rnn import pretrained
 from relational_rnn.analysis import attention, attention_figures
 from relational_rnn.cli.__main__ import main
+from relational_rnn.cli.attention import load_nth_farthest
 from relational_rnn.experiments.nth_farthest import NthFarthestProblem, smoke
 from relational_rnn.tasks.nth_farthest import NthFarthest
 
@@ -139,12 +140,12 @@ def test_the_command(run, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
-def test_a_packaged_model_by_name(run, tmp_path, monkeypatch, capsys):
+def test_a_packaged_model_by_name(run, tmp_path, monkeypatch):
     pretrained.release(run, "tiny", samples=100, folder=tmp_path / "weights", device="cpu")
     monkeypatch.setattr(pretrained, "WEIGHTS", tmp_path / "weights")
-    folder = tmp_path / "figures"
-    assert main(["attention", "tiny", "--output", str(folder), "--samples", "200"]) == 0
-    assert json.loads((folder / "attention.json").read_text())["source"] == "tiny"
+    model, config, about = load_nth_farthest("tiny", "cpu")
+    assert (about["name"], about["step"]) == ("tiny", 20)
+    assert attention.analyse(model, config.task, samples=50)["samples"] == 50
 
 
 def test_what_is_refused(run, tmp_path, capsys):
