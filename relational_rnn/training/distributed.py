@@ -52,7 +52,7 @@ class Ranks:
 
     def own(self, tensor: Tensor) -> Tensor:
         """This rank's share of what `gather` gave."""
-        return tensor.chunk(self.count)[self.rank] if self.count > 1 else tensor
+        return tensor.chunk(self.count)[self.rank].clone() if self.count > 1 else tensor
 
     def mean(self, tensor: Tensor) -> Tensor:
         return self.gather(tensor[None]).mean(0) if self.count > 1 else tensor

@@ -39,7 +39,7 @@ def arguments(data, run, *options):
 
 def torchrun(data, run, *options):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["--max-restarts=1", "--monitor-interval=0.2", "-m", "--", *arguments(data, run, *options)]
+    command += ["--max-restarts=3", "--monitor-interval=0.2", "-m", "--", *arguments(data, run, *options)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment(), text=True, stdout=pipe, stderr=pipe)
 
