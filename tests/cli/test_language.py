@@ -1,0 +1,124 @@
+"""rmc train, eval and generate with a language model."""
+
+import json
+
+import pytest
+
+from relational_rnn.cli.__main__ import main
+from tests.tasks.text.files import make_wikitext
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return make_wikitext(tmp_path_factory.mktemp("text"), lines=40)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data):
+    run = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ["train", "lm", "--preset", "smoke", "--data", str(data), "--run", str(run)]
+    assert main([*arguments, "--core", "lstm"]) == 0
+    return run
+
+
+def test_the_score_is_that_of_the_training(run, capsys):
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert main(["eval", str(run), "--device", "cpu"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == 30
+    assert found["test_perplexity"] == last["eval_test_perplexity"]
+    assert found["valid_perplexity"] == last["eval_full_valid_perplexity"]
+    assert main(["train", "--resume", str(run)]) == 0
+    assert "is complete: 30 of 30 steps" in capsys.readouterr().out
+
+
+def test_the_appendixs_analyses(run, data, tmp_path, capsys):
+    options = ["--splits", "test", "--unrolls", "1,1000000", "--frequencies", "--dynamic"]
+    arguments = ["eval", str(run), *options, "--device", "cpu", "--out", str(tmp_path / "scores.json")]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "scores.json").read_text())
+    assert "valid_perplexity" not in found
+    assert found["test_unrolls"]["1000000"] == found["test_perplexity"] != found["test_unrolls"]["1"]
+    table = found["test_frequencies"]
+    assert table["all"] == {
+        "perplexity": pytest.approx(found["test_perplexity"]),
+        "tokens": found["test_tokens"],
+    }
+    assert sum(row["tokens"] for row in table.values()) == 2 * found["test_tokens"]
+    assert found["test_dynamic_perplexity"] != found["test_perplexity"]
+    assert main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_help_of_a_language_models_evaluation(run, capsys):
+    assert main(["eval", str(run), "--help"]) == 0
+    assert "--unrolls" in capsys.readouterr().out
+
+
+def test_generate(run, capsys):
+    arguments = ["generate", str(run), "--device", "cpu", "--length", "12"]
+    assert main([*arguments, "--prompt", "the of strange", "--seed", "3"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("the of strange")
+    assert "not in the vocabulary, read as <unk>: strange" in said.err
+    words = {line.split("\t")[0] for line in (run / "vocabulary.tsv").read_text().splitlines()}
+    drawn = said.out.removeprefix("the of strange").replace("\n", " <eos> ").split()[:12]
+    assert set(drawn) <= words - {"<unk>"}
+    assert main([*arguments, "--prompt", "the of strange", "--seed", "3"]) == 0
+    assert capsys.readouterr().out == said.out
+    assert main([*arguments, "--prompt", "the of strange", "--seed", "4"]) == 0
+    assert capsys.readouterr().out != said.out
+
+
+def test_suggest(run, capsys):
+    assert main(["generate", str(run), "--device", "cpu", "--prompt", "the", "--suggest", "5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    chances = [float(line.split("%")[0]) for line in lines]
+    assert len(lines) == 5
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_a_terminal_is_safe_from_the_words():
+    from relational_rnn.cli.generate import shown
+
+    assert shown("a\x1b[2Jb\u202ec") == "a?[2Jb?c"
+    assert shown("café戦場") == "café戦場"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["eval", "RUN", "--splits", "best"], "--splits 'best' is not allowed"),
+        (
+            ["eval", "RUN", "--unrolls", "10,0"],
+            "--unrolls '10,0' is not allowed; allowed: whole numbers from 1",
+        ),
+        (["eval", "RUN", "--precision", "fp8"], "--precision 'fp8'"),
+        (["eval", "RUN", "--data", "nowhere"], "nowhere is no folder"),
+        (["generate", "RUN", "--length", "many"], "--length 'many' is not allowed"),
+        (["generate", "RUN", "--temperature", "hot"], "--temperature is not allowed"),
+        (["generate", "RUN", "--temperature", "nan"], "--temperature is not allowed"),
+        (["generate", "RUN", "--suggest", "100000"], "count=100000 is not allowed; allowed: 1 to"),
+        (["generate", "RUN", "more"], "takes one run folder"),
+        (["generate", "nowhere"], "run folder nowhere does not exist"),
+        (["train", "lm", "--preset", "smoke"], "data='' is not allowed"),
+    ],
+)
+def test_wrong_options(run, capsys, arguments, message):
+    assert main([str(run) if word == "RUN" else word for word in arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_generate_wants_a_language_model(tmp_path, capsys):
+    other = tmp_path / "other"
+    short = ["--training.steps", "10", "--run", str(other)]
+    assert main(["train", "nth-farthest", "--preset", "smoke", *short]) == 0
+    assert main(["generate", str(other)]) == 2
+    assert "is of 'nth-farthest'; allowed: a run of 'lm'" in capsys.readouterr().err
+
+
+def test_another_text_is_refused(run, tmp_path, capsys):
+    other = make_wikitext(tmp_path / "text", lines=3, seed=9)
+    assert main(["eval", str(run), "--data", str(other), "--device", "cpu"]) == 2
+    assert "is of another vocabulary" in capsys.readouterr().err
