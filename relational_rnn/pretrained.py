@@ -83,7 +83,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
         "torch": sessions[-1]["torch"],
         "gpu": sessions[-1]["gpu"],
     }
-    weights = checkpoint.without_prefix("model", tensors)
+    weights = checkpoint.evaluated_weights(tensors)
     return Pretrained(_build(experiment, config, weights, path, pick_device(device)), config, about)
 
 
