@@ -18,7 +18,7 @@ one unroll over all of it; the weights are the averaged ones where the run avera
 --unrolls      also in unrolls of these lengths without state transfer between them (the appendix's figure)
 --frequencies  also by how often a word occurs in the training text (the appendix's table)
 --dynamic      also while the model goes on learning from the split; not to be compared with the others
---out          writes the JSON to a new file as well; relational_rnn/analysis/language.py draws from these
+--out          writes the JSON to a new file as well; rmc figures --language draws from these
 """
 SWITCHES = ("--frequencies", "--dynamic")
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relational_rnn.cores.base import State, map_state, require, zip_states
-from relational_rnn.tasks.language_evaluation import score
+from relational_rnn.tasks.language_evaluation import score, score_frequencies
 from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.language_modeling import DeviceWindows
 from relational_rnn.tasks.text.corpora import find_corpus
@@ -26,6 +26,12 @@ from relational_rnn.training.distributed import Ranks
 from relational_rnn.training.loop import Problem
 
 VOCABULARY, TEXT = "vocabulary.tsv", "text.json"  # in the run folder: words, and what makes them of text
+FREQUENCY_METRICS = {
+    ">10K": "perplexity_over_10k",
+    "10K-1K": "perplexity_1k_to_10k",
+    "<1K": "perplexity_under_1k",
+    "all": "test_perplexity",
+}
 EVAL_STREAMS = 64  # unrolls side by side in the evaluations during training
 
 
@@ -104,12 +110,14 @@ class LanguageModelProblem(Problem):
         return {"valid_perplexity": score(self.model, valid, device=self.device, unroll=unroll).perplexity}
 
     def evaluate_at_end(self) -> dict[str, float]:
-        """In one unroll over all tokens."""
-        names = {"full_valid_perplexity": "valid", "test_perplexity": "test"}
-        return {
-            name: score(self.model, self.text.tokens[split], device=self.device).perplexity
-            for name, split in names.items()
-        }
+        """In one unroll over all tokens; that of the test also by the words' frequency in training."""
+        tokens, device = self.text.tokens, self.device
+        found = {"full_valid_perplexity": score(self.model, tokens["valid"], device=device).perplexity}
+        by_frequency = score_frequencies(self.model, tokens["test"], tokens["train"], device=device)
+        for kind, row in by_frequency.items():
+            if row["tokens"]:
+                found[FREQUENCY_METRICS[kind]] = row["perplexity"]
+        return found
 
     def state(self) -> dict[str, Tensor]:
         state = {"position": self.windows.position, "epoch": self.windows.epoch}
