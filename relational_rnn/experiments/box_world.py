@@ -169,8 +169,9 @@ def fast() -> Config:
     learning rate and its decay, clipping at 1, the baseline cost.
     Small runs on a CPU (a room of 8 x 8, one box, no distractor, 128 units, 128 games x 20 steps, 1e-3, one
     seed each): after 1.8 million steps 38 % were solved with a baseline cost of 0.5 and 49 % with 0.1. With
-    tags="room" 0.5 reached 50 % after 1.5 million and then fell back to 4 %; 0.1 reached 70 % after 1.8 (0.03 was slower). A
-    learning rate of 3e-3 and a reward scale of 0.1 were slower, an entropy cost of 0.02 was no better.
+    tags="room" 0.5 reached 50 % after 1.5 million and then fell back to 4 %; 0.1 reached 70 % after 1.8, and
+    0.03 was slower. A learning rate of 3e-3 and a reward scale of 0.1 were slower, an entropy cost of 0.02
+    was no better.
     """
     training = Training(
         steps=24_400,

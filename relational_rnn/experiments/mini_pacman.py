@@ -114,8 +114,9 @@ def fast() -> Config:
     rmc train mini-pacman --preset fast [--task.view full] [--core lstm]
     Expected score: not run yet.
     Guesses: all but the discount, the unroll and the network's sizes, which are BoxWorld's in the paper. The
-    reward scale keeps values (a hundred steps of up to a point each) near 1: small runs on a CPU (viewport, 128
-    units, 128 games x 20 steps, 1e-3, one seed each) had 51 points after 1.3 million steps with it, 16 without.
+    reward scale keeps values (a hundred steps of up to a point each) near 1: small runs on a CPU (viewport,
+    128 units, 128 games x 20 steps, 1e-3, one seed each) had 51 points after 1.3 million steps with it and 16
+    without.
     """
     training = Training(
         steps=24_400,
