@@ -123,7 +123,7 @@ class Inputs:
 
     def backward(self, p, sums: Sums) -> Tensor:
         tiles, sizes = self._sizes(p)
-        norm_backward_kernel[(min(PROGRAMS, tiles),)](
+        norm_backward_kernel[(_programs(tiles),)](
             self.gradient, self.normed, self.rstd, p.qkv_norm_weight, sums.partial, self.rstd.shape[0], tiles,
             sums.columns, BIAS=False, **sizes,
         )  # fmt: skip
@@ -150,6 +150,11 @@ class Sums:
         end = self.columns - (self.layers - 1) * self.size
         last = total[end - self.size : end]
         return torch.cat([total[: end - self.size], total[end:], last])
+
+
+def _programs(tiles: int) -> int:
+    """How many share the tiles, so that all have equally many, or one more than others."""
+    return triton.cdiv(tiles, triton.cdiv(tiles, PROGRAMS))
 
 
 def _tiles(rows: int, size: int) -> tuple[int, dict]:
@@ -200,7 +205,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 def relu_backward(delta: Tensor, activated: Tensor, layer: int, sums: Sums) -> Tensor:
     tiles, sizes = _tiles(delta.shape[0], sums.size)
-    relu_backward_kernel[(min(PROGRAMS, tiles),)](
+    relu_backward_kernel[(_programs(tiles),)](
         delta, activated, sums.relu[layer], delta.shape[0], tiles, sums.columns,
         F=sums.size, SF=delta.shape[1], **sizes,
     )  # fmt: skip
@@ -228,7 +233,7 @@ def update(memory: Tensor, now, gates_in: Tensor | None, p, spec, following, out
 
 def update_backward(grad, carry, after, reset, memory, now, gates_in, p, spec, delta, sums: Sums) -> None:
     rows, tiles, sizes = _row_sizes(memory, gates_in, p, spec)
-    update_backward_kernel[(min(PROGRAMS, tiles),)](
+    update_backward_kernel[(_programs(tiles),)](
         grad, carry.direct, carry.through_qkv, carry.through_gates, after, reset, memory, now.attended,
         now.mlp[-1], now.gates, gates_in, p.mlp_biases[-1], p.mlp_norm_weight, p.mlp_norm_bias,
         delta.mlp[-1], delta.gates, sums.update, p.gate_weight, rows, tiles, sums.columns,
@@ -241,7 +246,7 @@ def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delt
     rows, (features, width), power = batch * slots, p.qkv_weight.shape, triton.next_power_of_2
     rstd, read, total = now.extra
     tiles, sizes = _tiles(rows, size)
-    residual_backward_kernel[(min(PROGRAMS, tiles),)](
+    residual_backward_kernel[(_programs(tiles),)](
         memory, read, delta.attended, delta.mlp[-1], carry.direct, p.attention_norm_weight, sums.residual,
         rows, tiles, sums.columns, F=size, SF=width, EPS=EPSILON, **sizes,
     )  # fmt: skip
@@ -256,7 +261,7 @@ def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delt
         num_warps=max(1, min(8, power(slots) * widest // 512)), **sizes,
     )  # fmt: skip
     tiles, sizes = _tiles(rows, p.qkv_bias.shape[0])
-    norm_backward_kernel[(min(PROGRAMS, tiles),)](
+    norm_backward_kernel[(_programs(tiles),)](
         delta.qkv, now.qkv, rstd, p.qkv_norm_weight, sums.partial, rows, tiles, sums.columns,
         Q=p.qkv_bias.shape[0], SI=features, BIAS=True, QP=sizes.pop("FP"), **sizes,
     )  # fmt: skip

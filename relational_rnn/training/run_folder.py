@@ -175,8 +175,8 @@ def environment(parameters: int | None = None) -> dict:
     return {
         "started": _now(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        # a container or a copy without its history can say in its environment what it was made from
-        "commit": _git("rev-parse", "HEAD") or os.environ.get("RELATIONAL_RNN_COMMIT") or None,
+        # a container or a copy of a clone, whose history is missing or old, says what it was made from
+        "commit": os.environ.get("RELATIONAL_RNN_COMMIT") or _git("rev-parse", "HEAD") or None,
         "uncommitted_changes": bool(_git("status", "--porcelain")),
         "python": platform.python_version(),
         "torch": torch.__version__,
