@@ -78,6 +78,7 @@ class Sweep:
         self.place = f"{socket.gethostname()}:{folder.resolve()}"  # where a trial's lock can be looked at
         self.stop_code: int | None = None
         self._given_up = False
+        self._point_lock: FileLock | None = None  # of the point being trained
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         with self.claiming:  # two processes must not make the same tables at once
             self.storage = open_storage(storage)
@@ -122,6 +123,9 @@ class Sweep:
                 except ValueError:
                     if not self._given_up:  # else: Optuna refuses to end a trial that was ended already
                         raise
+                finally:
+                    if self._point_lock is not None:  # not before the storage knows how the trial ended
+                        self._point_lock.release()
             if self.stop_code is not None:
                 return self.stop_code
             if len(self.study.get_trials(deepcopy=False, states=DONE)) == before:
@@ -129,29 +133,29 @@ class Sweep:
 
     def _trial(self, trial: optuna.Trial, train: Callable[[Point, Path], int]) -> float:
         point = {option: trial.suggest_categorical(option, values) for option, values in self.grid.items()}
-        lock = FileLock(self.locks / f"{point_name(point)}.lock")
-        if not lock.acquire(wait=False):
+        self._point_lock = FileLock(self.locks / f"{point_name(point)}.lock")
+        if not self._point_lock.acquire(wait=False):
             raise Taken
-        with lock:
-            trial.set_user_attr("place", self.place)
-            # Whoever's point is in the storage later sees the other's; both may, and both give way.
-            others = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING, *DONE))
-            if any(other.params == point and other.number != trial.number for other in others):
-                raise Taken
-            self.claiming.release()
-            path = self.folder / point_name(point)
-            code = train(point, path)
-            if self.storage.get_trial(trial._trial_id).state != TrialState.RUNNING:
-                # Another process took this one for dead, say while the machine slept, and queued the point
-                # again: whoever takes it finds this run folder.
-                self._given_up = True
-                raise Taken
-            if code == 1:
-                raise optuna.TrialPruned("diverged")
-            if code:
-                self.stop_code = code
-                raise Stopped
-            return final_accuracy(path)
+        trial.set_user_attr("place", self.place)
+        # Whoever's point is in the storage later sees the other's; both may, and both give way.
+        others = self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING, *DONE))
+        if any(other.params == point and other.number != trial.number for other in others):
+            raise Taken
+        self.claiming.release()
+        path = self.folder / point_name(point)
+        code = train(point, path)
+        if code > 1:
+            self.stop_code = code
+        if self.storage.get_trial(trial._trial_id).state != TrialState.RUNNING:
+            # Another process took this one for dead, say while the machine slept, and queued the point again:
+            # whoever takes it finds this run folder.
+            self._given_up = True
+            raise Taken
+        if code == 1:
+            raise optuna.TrialPruned("diverged")
+        if code:
+            raise Stopped
+        return final_accuracy(path)
 
     def remaining(self) -> list[Point]:
         """Points that are neither finished nor being trained."""
@@ -180,9 +184,10 @@ class Sweep:
             if trial.user_attrs.get("place") != self.place or fcntl is None:
                 continue
             lock = FileLock(self.locks / f"{self._name(trial)}.lock")
-            if lock.path.exists() and lock.acquire(wait=False):  # a living process would hold it
-                lock.release()
-                self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            if lock.path.exists() and lock.acquire(wait=False):  # a living process holds it to the end
+                with lock:
+                    if self.storage.get_trial(trial._trial_id).state == TrialState.RUNNING:
+                        self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
 
     def _queue_again(self) -> None:
         """Points that were begun, given up and not taken up since."""

@@ -62,10 +62,10 @@ def test_two_processes_share_every_point_once(tmp_path):
     with lock:  # both are to begin at the same moment, however long each takes to import torch
         processes = [rmc(*SWEEP, *grid, "--output", output) for _ in range(2)]
         for process in processes:
-            wait_for(lambda p=process: waits_for(p, lock.path), process)
+            wait_for(lambda p=process: waits_for(p, lock.path), process, seconds=180)
     said = []
     for process in processes:
-        out, wrong = process.communicate(timeout=120)
+        out, wrong = process.communicate(timeout=240)
         assert process.returncode == 0, wrong
         assert "Traceback" not in wrong
         said.append(trained(out))
@@ -87,7 +87,7 @@ def test_a_dead_process_point_is_taken_up_from_its_checkpoint(tmp_path, capsys, 
     output = tmp_path / "sweep"
     grid = ["--memories", "1", "2", "--training.steps", "600", "--training.schedule", "constant"]
     process = rmc(*SWEEP, *grid, "--output", output)
-    wait_for(lambda: any(output.glob("*/checkpoints/step-*[1-9]0.safetensors")), process)
+    wait_for(lambda: any(output.glob("*/checkpoints/step-*[1-9]0.safetensors")), process, seconds=180)
     process.send_signal(number)
     out, wrong = process.communicate(timeout=60)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)

@@ -173,16 +173,28 @@ def test_a_dead_trial_of_this_machine_is_taken_up_at_once(tmp_path):
     assert states(sweep) == ["COMPLETE"] * 4 + ["FAIL"]
 
 
+def test_a_trial_that_ends_between_two_looks_is_not_taken_for_dead(tmp_path, monkeypatch):
+    sweep = make(tmp_path)
+    sweep.run(Worker())
+    seen = sweep.study.get_trials()  # as a process saw them that looked a moment earlier
+    for trial in seen:
+        trial.state = TrialState.RUNNING
+    monkeypatch.setattr(sweep.study, "get_trials", lambda **options: seen)
+    sweep._bury_the_dead()
+    monkeypatch.undo()
+    assert states(sweep) == ["COMPLETE"] * 4
+
+
 def test_a_dead_trial_of_another_machine_is_taken_up_when_its_heart_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HEARTBEAT", 1)
-    monkeypatch.setattr(module, "GRACE", 2)
     sweep = make(tmp_path)
     name = abandoned(sweep, "elsewhere:/runs")
     worker = Worker()
     assert sweep.run(worker) == 0
     assert name not in worker.trained
-    time.sleep(3.5)
-    assert sweep.run(worker) == 0
+    monkeypatch.setattr(module, "HEARTBEAT", 1)
+    monkeypatch.setattr(module, "GRACE", 1)
+    time.sleep(2.5)  # the storage counts whole seconds
+    assert make(tmp_path).run(worker) == 0
     assert worker.trained[-1] == name
 
 
