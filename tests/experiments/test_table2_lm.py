@@ -100,7 +100,7 @@ def test_wrong_settings_are_named(data, change, message):
 
 
 def test_an_adaptive_softmax_is_not_captured(data):
-    model = table2_lm.Model(cutoffs=(10, 20))
+    model = table2_lm.Model(embedding=16, cutoffs=(10, 20))
     with pytest.raises(ValueError, match=r"cutoffs=\(10, 20\).*training.cuda_graph=False"):
         replace(table2_lm.wikitext2(), model=model)
     settings = replace(config(data, steps=5, log_every=5, checkpoint_every=5, eval_every=5), model=model)
