@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+DEVELOPED := .venv/.installed-dev
 
 .PHONY: demo test browser lint format bench
 
@@ -21,11 +22,11 @@ browser:
 		&& DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install chromium fonts-dejavu-core > /dev/null; } \
 	|| echo "no browser, so the explorer's browser tests are skipped: install chromium, or name one in CHROMIUM"
 
-lint: $(INSTALLED)
+lint: $(DEVELOPED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(INSTALLED)
+format: $(DEVELOPED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -33,10 +34,16 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/data_generation.py
 	$(BIN)/python benchmarks/cores.py
 
-# Installed anew only when the dependencies change.
+# Installed anew only when the dependencies change: what the package needs, and for tests what its extras need too.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; give one with: make PYTHON=python3.12 ..." >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(INSTALL) .
+	touch $@
+
+$(DEVELOPED): $(INSTALLED)
+	$(INSTALL) '.[dev]'
 	touch $@

@@ -246,7 +246,7 @@ def fast() -> Config:
     """The paper's task and model for one modern GPU: stages of growing size, bf16, a decaying learning rate.
 
     rmc train nth-farthest --preset fast
-    Expected score: not run yet.
+    94.3 % in 301 s on an H200, one seed (results/runs).
     """
     training = Training(
         steps=80_000,
