@@ -204,7 +204,7 @@ def wikitext2() -> Config:
     rmc train lm --preset wikitext2 --data FOLDER --core rmc
     To compare with: L0SG's RMC 107.2 and LSTM 105.6 (test, about 11 million each). Ours: RMC 95.9 in
     161 s on an H200 that had other work too (results/runs). 40 epochs, of which the last 15 no longer helped.
-    Sizes give RMC and LSTM equal parameters; dropouts, penalties and rates are guesses from AWD-LSTM's, scaled
+    Sizes give RMC and LSTM equal parameters; dropouts, penalties and rates are guesses from AWD-LSTM, scaled
     down to the smaller model.
     """
     training = Training(
