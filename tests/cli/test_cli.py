@@ -169,7 +169,7 @@ def long_run(tmp_path_factory):
 def test_a_stopped_process_resumes_exactly(tmp_path, long_run, number):
     run = tmp_path / "run"
     process = rmc(*SMOKE, *LONG, "--run", run)
-    wait_for(lambda: any(run.glob("checkpoints/step-000000[1-9]*")), process)
+    wait_for(lambda: any(run.glob("checkpoints/step-000000[1-9]*.safetensors")), process)
     process.send_signal(number)
     said, wrong = process.communicate(timeout=60)
     assert "Traceback" not in wrong
@@ -191,7 +191,7 @@ def test_a_stopped_process_resumes_exactly(tmp_path, long_run, number):
 def test_resume_while_it_still_runs(tmp_path, capsys):
     run = tmp_path / "run"
     process = rmc(*SMOKE, *LONG, "--training.steps", "1000000", "--run", run)
-    wait_for(lambda: (run / "checkpoints").exists() and any((run / "checkpoints").iterdir()), process)
+    wait_for(lambda: list((run / "checkpoints").glob("step-*.safetensors")), process)
     refused(capsys, ["train", "--resume", run], run, "in use by another process")
     process.kill()
     process.communicate()
