@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,10 +19,10 @@ from torch import Tensor, nn
 
 from relational_rnn.cores.base import require
 from relational_rnn.cores.relational_memory import RelationalMemory
+from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict
 from relational_rnn.training.loop import load_checkpoint, pick_device
-from relational_rnn.training.run_folder import RunFolder, RunFolderError
 
 WEIGHTS = Path(__file__).parent / "weights"
 NAMES = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -52,7 +51,7 @@ def load_pretrained(name: str, *, device: str = "cpu", folder: Path | None = Non
     found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != about["sha256"]:
         raise ValueError(f"{path} is damaged: its SHA-256 is {found}, that of {name} is {about['sha256']}")
-    experiment = _experiment(about["experiment"])
+    experiment = load_experiment(about["experiment"])
     config = from_dict(experiment.Config, about["config"])
     tensors, _ = checkpoint.load(path)
     return Pretrained(_build(experiment, config, tensors, path, pick_device(device)), config, about)
@@ -60,13 +59,8 @@ def load_pretrained(name: str, *, device: str = "cpu", folder: Path | None = Non
 
 def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
     """The model of a run folder with its newest weights."""
-    run = RunFolder.open(Path(folder))
+    run, experiment, config = open_run(folder)
     described = run.config()
-    experiment = _experiment(described["experiment"])
-    try:
-        config = from_dict(experiment.Config, described["config"])
-    except ValueError as error:
-        raise RunFolderError(f"{run.path / 'config.json'} is damaged: {error}") from error
     path = run.latest_checkpoint()
     tensors, meta = load_checkpoint(path)
     sessions = json.loads((run.path / "environment.json").read_text())
@@ -92,13 +86,6 @@ def load(source: str, *, device: str = "cpu") -> Pretrained:
     if not Path(source).exists() and source in available():
         return load_pretrained(source, device=device)
     return load_run(source, device=device)
-
-
-def _experiment(name: str) -> ModuleType:
-    from relational_rnn.cli.train import EXPERIMENTS  # late: commands import this module
-
-    require(name in EXPERIMENTS, "experiment", name, ", ".join(EXPERIMENTS))
-    return import_module(EXPERIMENTS[name])
 
 
 def _build(
@@ -140,7 +127,7 @@ def release(
     if size > MAX_BYTES:
         raise ValueError(f"the weights of {run} take {size:,} bytes in 16 bits; allowed: {MAX_BYTES:,}")
 
-    experiment = _experiment(about["experiment"])
+    experiment = load_experiment(about["experiment"])
     before = _accuracy(experiment, config, model, samples)
     checkpoint.load_model(model, rounded, path)
     after = _accuracy(experiment, config, model, samples)

@@ -1,6 +1,5 @@
 """README.md says what is so: its code runs, its tree exists, its numbers are those of its files."""
 
-import importlib
 import json
 import re
 
@@ -8,7 +7,7 @@ import pytest
 
 from relational_rnn.cli.__main__ import COMMANDS
 from relational_rnn.cli.demo import EVAL_SAMPLES
-from relational_rnn.cli.train import EXPERIMENTS
+from relational_rnn.experiments import EXPERIMENTS, load_experiment
 from tests.markdown import ROOT, blocks, execute, links, tree_paths
 
 README = ROOT / "README.md"
@@ -59,5 +58,5 @@ def test_the_commands_exist():
         assert words[0] == "rmc"
         assert words[1] in COMMANDS
         if "--preset" in words and words[2] in EXPERIMENTS:
-            presets = importlib.import_module(EXPERIMENTS[words[2]]).PRESETS
+            presets = load_experiment(words[2]).PRESETS
             assert words[words.index("--preset") + 1] in presets, line

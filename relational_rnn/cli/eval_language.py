@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import open_run, take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.experiments import open_run
 
 HELP = """\
 usage: rmc eval RUN [--splits valid,test] [--data FOLDER] [--unrolls 10,50,100] [--frequencies] [--dynamic]

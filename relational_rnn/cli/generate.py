@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import open_run, take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.experiments import open_run
 
 HELP = """\
 usage: rmc generate RUN [--prompt TEXT] [--length N] [--temperature X] [--top-k K] [--seed N]

@@ -66,7 +66,7 @@ def trained_player(game: str, folder: str, *, greedy: bool, seed: int):
     import torch
 
     from relational_rnn.agents.playing import NetworkPlayer
-    from relational_rnn.cli.train import open_run
+    from relational_rnn.experiments import open_run
     from relational_rnn.training import checkpoint
     from relational_rnn.training.loop import load_checkpoint
 

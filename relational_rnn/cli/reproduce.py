@@ -8,15 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import (
-    load_experiment,
-    open_run,
-    parse,
-    resume,
-    start,
-    take_option,
-    user_errors,
-)
+from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
+from relational_rnn.experiments import load_experiment, open_run
 
 HELP = """\
 usage: rmc reproduce table1 [--preset NAME] [--runs FOLDER] [--tasks A,B] [--cores A,B] [--any.option VALUE]

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import load_experiment, take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.experiments import load_experiment
 
 HELP = """\
 usage: rmc results add RUN [RUN ...] [--commit HASH] [--replace] [--results FOLDER]

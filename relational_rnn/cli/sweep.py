@@ -10,15 +10,8 @@ from pathlib import Path
 
 from relational_rnn.cli import UsageError
 from relational_rnn.cli.reproduce import first_difference
-from relational_rnn.cli.train import (
-    load_experiment,
-    open_run,
-    parse,
-    resume,
-    start,
-    take_option,
-    user_errors,
-)
+from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
+from relational_rnn.experiments import load_experiment, open_run
 
 NAME = "nth-farthest"
 HELP = """\

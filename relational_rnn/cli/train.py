@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import io
 import os
 import re
@@ -15,14 +14,8 @@ from datetime import datetime
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
+from relational_rnn.experiments import EXPERIMENTS, load_experiment, open_run
 
-EXPERIMENTS = {
-    "nth-farthest": "relational_rnn.experiments.nth_farthest",
-    "lte": "relational_rnn.experiments.table1_lte",
-    "mini-pacman": "relational_rnn.experiments.mini_pacman",
-    "box-world": "relational_rnn.experiments.box_world",
-    "lm": "relational_rnn.experiments.table2_lm",
-}
 HELP = """\
 usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
        rmc train EXPERIMENT [--preset NAME] --help     every option, with the preset's values
@@ -45,7 +38,8 @@ def main(arguments: list[str]) -> int:
     if not arguments:
         raise UsageError(f"no experiment given; allowed: {', '.join(EXPERIMENTS)}")
     name, *rest = arguments
-    experiment = load_experiment(name)
+    with user_errors():
+        experiment = load_experiment(name)
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
     config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")
@@ -151,12 +145,6 @@ def train(trainer, started: bool = False) -> int:
 # ------------------------------------------------------------------ shared with the other commands
 
 
-def load_experiment(name: str):
-    if name not in EXPERIMENTS:
-        raise UsageError(f"unknown experiment {name!r}; allowed: {', '.join(EXPERIMENTS)}")
-    return importlib.import_module(EXPERIMENTS[name])
-
-
 def make_trainer(experiment, config):
     from relational_rnn.training import distributed
     from relational_rnn.training.loop import Trainer, pick_device
@@ -165,24 +153,6 @@ def make_trainer(experiment, config):
     check_tracker(config.training.track)
     device = pick_device(distributed.join(config.training.device))
     return Trainer(experiment.make_problem(config, device), config.training, device)
-
-
-def open_run(folder: str):
-    """The run folder, its experiment's module and its settings."""
-    from relational_rnn.training.config import from_dict
-    from relational_rnn.training.run_folder import RunFolder, RunFolderError
-
-    run = RunFolder.open(Path(folder))
-    described = run.config()
-    if described["experiment"] not in EXPERIMENTS:
-        allowed = ", ".join(EXPERIMENTS)
-        raise RunFolderError(f"{folder} is of experiment {described['experiment']!r}; allowed: {allowed}")
-    experiment = load_experiment(described["experiment"])
-    try:
-        config = from_dict(experiment.Config, described["config"])
-    except ValueError as error:
-        raise RunFolderError(f"{run.path / 'config.json'} is damaged: {error}") from error
-    return run, experiment, config
 
 
 @contextlib.contextmanager

@@ -3,11 +3,10 @@
 The settings are those of a real preset; the numbers in metrics.jsonl are given by the test.
 """
 
-import importlib
 import json
 from dataclasses import replace
 
-from relational_rnn.cli.train import EXPERIMENTS
+from relational_rnn.experiments import load_experiment
 from relational_rnn.training.config import to_dict
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -34,7 +33,7 @@ def session(**changes):
 
 
 def preset(experiment, name):
-    return importlib.import_module(EXPERIMENTS[experiment]).PRESETS[name]()
+    return load_experiment(experiment).PRESETS[name]()
 
 
 def write_run(

@@ -8,7 +8,8 @@ import pytest
 from relational_rnn.analysis import results
 from relational_rnn.analysis.results_make import file_name, make_result, thinned, variant, wall_seconds
 from relational_rnn.analysis.runs import read_run
-from relational_rnn.cli.train import load_experiment, parse
+from relational_rnn.cli.train import parse
+from relational_rnn.experiments import load_experiment
 from relational_rnn.experiments.nth_farthest import Curriculum
 from relational_rnn.tasks.nth_farthest import NthFarthest
 from relational_rnn.training.config import to_dict

@@ -7,7 +7,8 @@ import pytest
 
 from relational_rnn.analysis import table1
 from relational_rnn.cli.__main__ import main
-from relational_rnn.cli.train import load_experiment, make_trainer, parse
+from relational_rnn.cli.train import make_trainer, parse
+from relational_rnn.experiments import load_experiment
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.run_folder import RunFolder
 from tests.cli.test_cli import outcome, refused, rmc, snapshot, wait_for
