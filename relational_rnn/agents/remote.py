@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,8 @@ def actor_count(actors: str) -> int:
 
 
 class RemoteAgent(Agent):
-    """Learns from what N actors play. An update takes N unrolls of B / N games, whoever sends them first.
+    """Learns from what N actors play, each of them B / N games. An update takes the next N unrolls, whoever
+    sends them; with `learning.updates_per_unroll` U > 1 the next N / U, so that it has B / U games as always.
 
     Nothing starts before the first update. A checkpoint holds weights and counts but no games: when a run is
     resumed its actors begin new ones, with random numbers that no actor of the run has had.
@@ -86,12 +87,13 @@ class RemoteAgent(Agent):
             raise ValueError("actors='ray:N' needs Ray: pip install 'relational-rnn[distributed]'")
         require(games % actors == 0, "batch_size", games, f"a multiple of the {actors} actors")
         shares = learning.updates_per_unroll
-        require(shares == 1, "updates_per_unroll", shares, "1 where actors send unrolls")
+        require(actors % shares == 0, "actors", actors, f"a multiple of updates_per_unroll = {shares}")
         super().__init__(network, learning, **options)
         self.actors, self.games, self.seed, self.stagger = actors, games, seed, stagger
         self.make_player, self.remote = make_player, remote or Remote()
         self.generators = {}  # chance is the actors'
-        self.frames_per_update = games * learning.unroll
+        self.unrolls = actors // shares  # of an update
+        self.frames_per_update = games * learning.unroll / shares
         self.updates = 0
         self.batch: Unroll | None = None  # at fixed addresses, for a CUDA graph
         self.staleness = torch.zeros((), device=self.frames.device)
@@ -104,7 +106,7 @@ class RemoteAgent(Agent):
             self._fleet = Fleet(self._launch, self.actors, self.remote)
         weights = {name: tensor.detach().cpu().numpy() for name, tensor in self.model.state_dict().items()}
         self._fleet.publish(self.updates, weights)
-        updates, unrolls = zip(*self._fleet.collect(self.actors), strict=True)
+        updates, unrolls = zip(*self._fleet.collect(self.unrolls), strict=True)
         unroll = rollout.join([rollout.map_unrolls(lambda _, array: as_tensor(array), u) for u in unrolls])
         if self.batch is None:
             self.batch = rollout.map_unrolls(lambda _, tensor: tensor.to(self.frames.device), unroll)
@@ -149,7 +151,8 @@ class RemoteAgent(Agent):
             np.random.SeedSequence((self.seed, self.updates, number)).generate_state(1, np.uint64)[0] >> 1
         )
         options = dict(num_cpus=1, num_gpus=self.remote.gpus_per_actor)
-        arguments = (self.make_player, self.learning, self.games // self.actors, seed, self.stagger)
+        learning = replace(self.learning, updates_per_unroll=1)  # is the learner's
+        arguments = (self.make_player, learning, self.games // self.actors, seed, self.stagger)
         return ray.remote(**options)(Player).remote(*arguments)
 
 

@@ -163,10 +163,11 @@ def fast() -> Config:
     """The paper's game and agent for one modern GPU: 4096 games at once, Adam, bf16; 1e9 steps.
 
     rmc train box-world --preset fast
-    Expected score: not run yet.
+    Expected score: not run yet as it stands. With clipping at 1 and tags="view" 13,000 updates (532 million
+    steps, 228 s on an H200) solved 36 % of the levels, and one gradient of norm 1000 undid 2,000 of them.
     The paper's are discount, entropy cost, unroll and network. Guesses: the number of games and that each
     update takes a quarter of them (acting takes a GPU nearly as long for 1024 games as for 4096), Adam's
-    learning rate and its decay, clipping at 1, the baseline cost.
+    learning rate and its decay, clipping, the baseline cost, and that tags tell the place in the room.
     Small runs on a CPU (a room of 8 x 8, one box, no distractor, 128 units, 128 games x 20 steps, 1e-3, one
     seed each): after 1.8 million steps 38 % were solved with a baseline cost of 0.5 and 49 % with 0.1. With
     tags="room" 0.5 reached 50 % after 1.5 million and then fell back to 4 %; 0.1 reached 70 % after 1.8, and
@@ -180,14 +181,18 @@ def fast() -> Config:
         schedule="linear",
         final_learning_rate=1e-5,
         warmup_steps=100,
-        clip_norm=1.0,
+        clip_norm=0.1,
         precision="bf16",
         log_every=100,
         eval_every=2000,
         checkpoint_every=1000,
     )
-    learning = Learning(baseline_cost=0.1, updates_per_unroll=4)
-    return Config(training=training, learning=learning, evaluation=Evaluation(10_000, 10_000))
+    return Config(
+        training=training,
+        model=Model(tags="room"),
+        learning=Learning(baseline_cost=0.1, updates_per_unroll=4),
+        evaluation=Evaluation(10_000, 10_000),
+    )
 
 
 def smoke() -> Config:

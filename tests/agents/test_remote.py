@@ -63,7 +63,7 @@ def process_of(actor) -> int:
 
 def test_two_actors_learn_and_are_replaced_when_they_die(cluster):
     """One actor is ended by Ray, later another one by the operating system; nothing else is lost."""
-    config = small_box_world(steps=180)
+    config = small_box_world(steps=180)  # of both actors' games each
     problem = box_world.make_problem(config, CPU)
     assert isinstance(problem, RemoteAgent)
     trainer = Trainer(problem, config.training, CPU)
@@ -109,13 +109,14 @@ def test_actors_play_any_gymnasium_environment(cluster):
     games, network = gymnasium_player(CPU)
     # From a test module, which the actors cannot import: by value, as from a notebook.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    learning = Learning(unroll=10, updates_per_unroll=2)  # an update of one actor's unroll
     agent = RemoteAgent(
-        gymnasium_player, network, Learning(unroll=10), actors=2, games=8, eval_env=games, eval_episodes=4
+        gymnasium_player, network, learning, actors=2, games=8, eval_env=games, eval_episodes=4
     )
     training = Training(steps=4, batch_size=8, learning_rate=1e-3, log_every=1, checkpoint_every=1)
     records = []
     Trainer(agent, training, CPU).run(report=records.append)
-    assert [r["frames"] for r in records] == [80, 160, 240, 320]
+    assert [r["frames"] for r in records] == [40, 80, 120, 160]
     assert records[0]["ratio"] == pytest.approx(1, abs=1e-5)
     assert records[0]["staleness"] == 0
     assert records[0]["reward"] == 1  # a point for every step
@@ -214,7 +215,7 @@ def test_actor_counts():
     [
         (["--actors", "ray:3"], "batch_size=8 is not allowed; allowed: a multiple of the 3 actors"),
         (["--actors", "ray:many"], "actors='ray:many' is not allowed"),
-        (["--actors", "ray:2", "--learning.updates-per-unroll", "2"], "updates_per_unroll=2"),
+        (["--actors", "ray:2", "--learning.updates-per-unroll", "4"], "a multiple of updates_per_unroll = 4"),
         (["--actors", "ray:2", "--task.curriculum", "0.9"], "actors='ray:2' is not allowed; allowed: local"),
         (["--actors", "ray:2", "--remote.ahead", "0"], "ahead=0 is not allowed; allowed: 1 or more"),
     ],
