@@ -172,7 +172,8 @@ def fast() -> Config:
     seed each): after 1.8 million steps 38 % were solved with a baseline cost of 0.5 and 49 % with 0.1. With
     tags="room" 0.5 reached 50 % after 1.5 million and then fell back to 4 %; 0.1 reached 70 % after 1.8, and
     0.03 was slower. A learning rate of 3e-3 and a reward scale of 0.1 were slower, an entropy cost of 0.02
-    was no better.
+    was no better. With one or two boxes and up to one distractor clipping at 1 led from 19 % back to 7 %;
+    clipping at 0.05 to 41 % after 2.2 million steps, a learning rate of 4e-4 to 25 %.
     """
     training = Training(
         steps=24_400,
