@@ -22,7 +22,8 @@ from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict
-from relational_rnn.training.loop import load_checkpoint, pick_device
+from relational_rnn.training.loop import pick_device
+from relational_rnn.training.weights import load_weights
 
 WEIGHTS = Path(__file__).parent / "weights"
 NAMES = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -53,16 +54,17 @@ def load_pretrained(name: str, *, device: str = "cpu", folder: Path | None = Non
         raise ValueError(f"{path} is damaged: its SHA-256 is {found}, that of {name} is {about['sha256']}")
     experiment = load_experiment(about["experiment"])
     config = from_dict(experiment.Config, about["config"])
-    tensors, _ = checkpoint.load(path)
-    return Pretrained(_build(experiment, config, tensors, path, pick_device(device)), config, about)
+    model, (tensors, _) = _empty(experiment, config), checkpoint.load(path)
+    checkpoint.load_model(model, tensors, path)
+    return Pretrained(model.to(pick_device(device)).eval(), config, about)
 
 
 def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
     """The model of a run folder with its newest weights."""
     run, experiment, config = open_run(folder)
     described = run.config()
-    path = run.latest_checkpoint()
-    tensors, meta = load_checkpoint(path)
+    model = _empty(experiment, config)
+    meta = load_weights(run, model)
     sessions = json.loads((run.path / "environment.json").read_text())
     about = {
         "experiment": described["experiment"],
@@ -77,8 +79,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
         "torch": sessions[-1]["torch"],
         "gpu": sessions[-1]["gpu"],
     }
-    weights = checkpoint.evaluated_weights(tensors)
-    return Pretrained(_build(experiment, config, weights, path, pick_device(device)), config, about)
+    return Pretrained(model.to(pick_device(device)).eval(), config, about)
 
 
 def load(source: str, *, device: str = "cpu") -> Pretrained:
@@ -88,16 +89,14 @@ def load(source: str, *, device: str = "cpu") -> Pretrained:
     return load_run(source, device=device)
 
 
-def _build(
-    experiment: ModuleType, config: Any, tensors: dict[str, Tensor], path: Path, device: torch.device
-) -> nn.Module:
+def _empty(experiment: ModuleType, config: Any) -> nn.Module:
+    """The model of these settings, on the CPU, with weights that do not matter."""
     with torch.random.fork_rng(devices=[]):  # a problem seeds the global generator; a caller's is not ours
         model = experiment.make_problem(config, torch.device("cpu")).model
-    checkpoint.load_model(model, tensors, path)
     for module in model.modules():
         if isinstance(module, RelationalMemory):
             module.backend = "auto"  # what the run asked for may not be here
-    return model.to(device).eval()
+    return model
 
 
 # ------------------------------------------------------------------ making the packaged files

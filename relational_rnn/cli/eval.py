@@ -13,7 +13,7 @@ from relational_rnn.experiments import open_run
 HELP = """\
 usage: rmc eval FOLDER [--device auto|cpu|cuda] [--episodes N]
 
-Prints one JSON object: the run, the step of its newest checkpoint and the scores on fresh samples; of an
+Prints one JSON object: the run, the step of its newest weights and the scores on fresh samples; of an
 agent, with the best action of every step (greedy) and with actions drawn from its policy (sampled), each
 over --episodes (those of the run). More options for language models: rmc eval FOLDER --help.
 """
@@ -38,13 +38,10 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"rmc eval takes one run folder, got {arguments}")
     from dataclasses import replace
 
-    from relational_rnn.training import checkpoint
-    from relational_rnn.training.loop import load_checkpoint
+    from relational_rnn.training.weights import load_weights
 
     with user_errors():
         run, experiment, config = open_run(arguments[0])
-        path = run.latest_checkpoint()
-        tensors, meta = load_checkpoint(path)
         config = replace(config, training=replace(config.training, device=device))
         if hasattr(config, "actors"):  # an agent is evaluated here, wherever it was acting
             config = replace(config, actors="local")
@@ -54,9 +51,9 @@ def main(arguments: list[str]) -> int:
             count = whole_number("--episodes", episodes, 1)
             config = replace(config, evaluation=replace(config.evaluation, episodes=count))
         trainer = make_trainer(experiment, config)
-        checkpoint.load_model(trainer.problem.model, checkpoint.evaluated_weights(tensors), path)
+        step = load_weights(run, trainer.problem.model)["step"]
         trainer.average = None  # the model has the averages already
-    print(json.dumps({"run": str(run.path), "step": meta["step"], **trainer.evaluate()}))
+    print(json.dumps({"run": str(run.path), "step": step, **trainer.evaluate()}))
     return 0
 
 

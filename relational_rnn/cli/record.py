@@ -67,14 +67,11 @@ def trained_player(game: str, folder: str, *, greedy: bool, seed: int):
 
     from relational_rnn.agents.playing import NetworkPlayer
     from relational_rnn.experiments import open_run
-    from relational_rnn.training import checkpoint
-    from relational_rnn.training.loop import load_checkpoint
+    from relational_rnn.training.weights import load_weights
 
     run, experiment, config = open_run(folder)
     if game != experiment.NAME:
         raise UsageError(f"run folder {folder} is of experiment {experiment.NAME!r}, not {game!r}")
-    path = run.latest_checkpoint()
-    tensors, _ = load_checkpoint(path)
     env, network = experiment.make_player(config, torch.device("cpu"))
-    checkpoint.load_model(network, checkpoint.evaluated_weights(tensors), path)
+    load_weights(run, network)
     return env, NetworkPlayer(network.eval(), greedy=greedy, seed=seed)

@@ -14,9 +14,8 @@ from relational_rnn.experiments.language_problem import TEXT, VOCABULARY, check_
 from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.text.prepare import Prepared
 from relational_rnn.tasks.text.vocabulary import Vocabulary
-from relational_rnn.training import checkpoint
-from relational_rnn.training.loop import load_checkpoint
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
+from relational_rnn.training.weights import load_weights
 
 
 class TrainedModel(NamedTuple):
@@ -33,11 +32,9 @@ def load_model(run: RunFolder, config: table2_lm.Config, device: torch.device) -
             raise RunFolderError(f"{run.path} is not a whole run folder of language modelling: no {name}")
     vocabulary = Vocabulary.load(run.path / VOCABULARY)
     tokenizer = json.loads((run.path / TEXT).read_text())["tokenizer"]
-    path = run.latest_checkpoint()
-    tensors, meta = load_checkpoint(path)
     model = table2_lm.build_model(config, len(vocabulary))
-    checkpoint.load_model(model, checkpoint.evaluated_weights(tensors), path)
-    return TrainedModel(model.to(device).eval(), vocabulary, tokenizer, meta["step"])
+    step = load_weights(run, model)["step"]
+    return TrainedModel(model.to(device).eval(), vocabulary, tokenizer, step)
 
 
 def load_text(config: table2_lm.Config, vocabulary: Vocabulary, data: str | None = None) -> Prepared:

@@ -71,7 +71,7 @@ class RunFolder:
         run = cls(Path(path))
         if not run.path.is_dir():
             raise RunFolderError(f"run folder {run.path} does not exist; allowed: a folder `rmc train` made")
-        for needed in (run.path / "config.json", run.metrics_path, run.checkpoints):
+        for needed in (run.path / "config.json", run.metrics_path):
             if not needed.exists():
                 raise RunFolderError(f"{run.path} is not a whole run folder: {needed.name} is missing")
         return run
@@ -155,6 +155,9 @@ class RunFolder:
 
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:09d}.safetensors"
+
+    def has_checkpoint(self) -> bool:
+        return any(self.checkpoints.glob("step-*.safetensors"))
 
     def latest_checkpoint(self) -> Path:
         found = sorted(self.checkpoints.glob("step-*.safetensors"))

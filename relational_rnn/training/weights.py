@@ -1,0 +1,29 @@
+"""The weights of a run: to use, not to go on training."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from relational_rnn.training import checkpoint
+from relational_rnn.training.loop import load_checkpoint
+from relational_rnn.training.run_folder import RunFolder, RunFolderError
+
+
+def load_weights(run: RunFolder, model: nn.Module) -> dict:
+    """Put a run's newest weights into the model, averaged where the run averages -> their step and seconds.
+
+    They are the last checkpoint's, or those kept at the end of a run whose checkpoints are gone."""
+    if run.has_checkpoint() or not run.weights_path.is_file():
+        path = run.latest_checkpoint()
+        tensors, meta = load_checkpoint(path)
+        tensors = checkpoint.evaluated_weights(tensors)
+    else:
+        path = run.weights_path
+        try:
+            tensors, meta = checkpoint.load(path)
+        except ValueError as error:
+            raise RunFolderError(str(error)) from error
+        records = run.metrics()
+        meta = {"step": meta["step"], "seconds": records[-1]["seconds"] if records else 0.0}
+    checkpoint.load_model(model, tensors, path)
+    return {"step": meta["step"], "seconds": meta["seconds"]}
