@@ -1,28 +1,84 @@
-"""The appendix's sweep on N-th farthest: accuracy against training time, by memories, heads and gates."""
+"""The appendix's sweep on N-th farthest (figure 4): accuracy against training time.
+
+`rmc sweep` draws the points of its grid, `rmc figures` runs that differ in memories, heads or gates.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.figure import Figure
 
-from relational_rnn.analysis.figures import COLOURS, DASHES, band, new_figure, plain, styled
+from relational_rnn.analysis.figures import COLOURS, DASHES, OTHERS, band, new_figure, plain, styled
 from relational_rnn.analysis.runs import Run
+from relational_rnn.analysis.sweep import METRIC
 
-SLOT_COLOURS = (COLOURS["lstm"], COLOURS["rmc"], COLOURS["dnc"], COLOURS["entnet"], COLOURS["conv-lstm"])
-METRIC = "eval_accuracy"
+LINE_COLOURS = (*COLOURS.values(), *OTHERS)
 
-
-def settings(run: Run) -> tuple[int, int, str]:
-    """(memories, heads, gates)."""
-    model = run.config["model"]
-    return model["mem_slots"], model["num_heads"], str(model["gate_style"])
+Point = dict[str, str]  # what is swept -> value, in the same order for all points
+Curve = list[tuple[float, float]]  # (seconds, accuracy); empty if the point has not begun
 
 
-def is_sweep(runs: list[Run]) -> bool:
-    """Whether there is anything to compare."""
-    return len({settings(run) for run in of_sweep(runs)}) > 1
+@styled
+def accuracy_against_time(curves: list[tuple[Point, Curve]], title: str) -> Figure:
+    """A panel for each value of the first thing swept, a colour for each of the second, dashes for the third.
+
+    A single thing swept gets colours in one panel; those beyond the third are told apart by the legend alone.
+    Several curves of a point are its seeds: a line for their median, a band for their range.
+    """
+    longest = max((curve[-1][0] for _, curve in curves if curve), default=0)
+    unit, word = (1, "seconds") if longest <= 120 else (60, "minutes") if longest <= 7200 else (3600, "hours")
+    swept = list(curves[0][0])
+    values = {name: list(dict.fromkeys(point[name] for point, _ in curves)) for name in swept}
+    by_panel, by_style = (swept[0], swept[1:]) if len(swept) > 1 else (None, swept)
+    panels = [None] if by_panel is None else values[by_panel]
+    seeds: dict[tuple[str, ...], list[Curve]] = {}
+    for point, curve in curves:
+        seeds.setdefault(tuple(point.values()), []).append(curve)
+
+    figure, axes = new_figure(len(panels), sharex=True, sharey=True)
+    for place, panel in zip(axes.flat, panels, strict=True):
+        for names, group in seeds.items():
+            point = dict(zip(swept, names, strict=True))
+            if by_panel is not None and point[by_panel] != panel:
+                continue
+            number, dash = (*(values[name].index(point[name]) for name in by_style), 0)[:2]
+            colour = LINE_COLOURS[number % len(LINE_COLOURS)]
+            label = ", ".join(f"{name} {point[name]}" for name in by_style)
+            label += f" ({len(group)} seeds)" if len(group) > 1 else ""
+            begun = [curve for curve in group if curve]
+            x, middle, low, high = band(begun) if begun else (np.empty(0),) * 4
+            style = dict(color=colour, linestyle=DASHES[dash % len(DASHES)], label=plain(label), markersize=4)
+            # The line of one point is not seen without a dot.
+            place.plot(x / unit, 100 * middle, marker="o" if len(x) < 3 else None, **style)
+            if len(begun) > 1:
+                place.fill_between(x / unit, 100 * low, 100 * high, color=colour, alpha=0.15, linewidth=0)
+        place.set(xlabel=f"training time ({word})", ylim=(0, 101))
+        place.set_xlim(left=0)
+        if by_panel is not None:
+            place.set_title(plain(f"{by_panel} {panel}"))
+        place.legend(fontsize=7)
+    axes[0, 0].set_ylabel("accuracy (%)")
+    figure.suptitle(plain(title), fontsize=10)
+    return figure
 
 
-def of_sweep(runs: list[Run]) -> list[Run]:
+# ------------------------------------------------------------------ of whatever runs there are
+
+
+def sweep(runs: list[Run]) -> Figure | None:
+    """None where there is nothing to compare."""
+    runs = sorted(alike(runs), key=_settings)
+    if len({_settings(run) for run in runs}) < 2:
+        return None
+    points = [
+        dict(zip(("memories", "heads", "gates"), map(str, _settings(run)), strict=True)) for run in runs
+    ]
+    curves = [run.at_seconds(METRIC) for run in runs]
+    title = f"N-th farthest, {runs[0].task}, {runs[0].preset}: accuracy on the full task"
+    return accuracy_against_time(list(zip(points, curves, strict=True)), title)
+
+
+def alike(runs: list[Run]) -> list[Run]:
     """RMC runs of N-th farthest of one task, preset and number of units: those most of them have."""
     fitting = [
         run
@@ -34,35 +90,6 @@ def of_sweep(runs: list[Run]) -> list[Run]:
     return [run for run, kind in zip(fitting, kinds, strict=True) if kind == common]
 
 
-@styled
-def sweep(runs: list[Run]) -> Figure:
-    """A panel for each kind of gate; the colour is the number of memories, the dashes that of heads."""
-    runs = of_sweep(runs)
-    gates = sorted({settings(run)[2] for run in runs}, reverse=True)
-    slots = sorted({settings(run)[0] for run in runs})
-    heads = sorted({settings(run)[1] for run in runs})
-    longest = max(run.at_seconds(METRIC)[-1][0] for run in runs)
-    unit, name = (
-        (3600, "hours") if longest > 2 * 3600 else (60, "minutes") if longest > 120 else (1, "seconds")
-    )
-    figure, axes = new_figure(len(gates), sharey=True)
-    for place, gate in zip(axes.flat, gates, strict=True):
-        for kind in sorted({settings(run) for run in runs if settings(run)[2] == gate}):
-            group = [run for run in runs if settings(run) == kind]
-            x, middle, low, high = band([run.at_seconds(METRIC) for run in group])
-            colour = SLOT_COLOURS[slots.index(kind[0]) % len(SLOT_COLOURS)]
-            dash = DASHES[heads.index(kind[1]) % len(DASHES)]
-            label = f"{_count(kind[0], 'memory', 'memories')}, {_count(kind[1], 'head', 'heads')}"
-            if len(group) > 1:
-                label += f" ({len(group)} seeds)"
-                place.fill_between(x / unit, 100 * low, 100 * high, color=colour, alpha=0.15, linewidth=0)
-            place.plot(x / unit, 100 * middle, dash, color=colour, label=plain(label))
-        place.set(xlabel=f"training time ({name})", ylim=(0, 101))
-        place.set_title(f"{runs[0].task}, {gate} gates" if gate != "None" else f"{runs[0].task}, no gates")
-        place.legend(fontsize=7)
-    axes[0, 0].set_ylabel("accuracy (%)")
-    return figure
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _settings(run: Run) -> tuple[int, int, str]:
+    model = run.config["model"]
+    return model["mem_slots"], model["num_heads"], str(model["gate_style"])

@@ -67,7 +67,7 @@ def read(folders: list[str], results: Path):
 def draw(runs: list, output: Path, level: int | None, texts: list[Path]):
     """Draw what there is to draw; yields the pictures as they are made."""
     from relational_rnn.analysis import figures
-    from relational_rnn.analysis.figures_sweep import is_sweep, sweep
+    from relational_rnn.analysis.figures_sweep import sweep
 
     drawn = 0
     for experiment in dict.fromkeys(run.experiment for run in runs):
@@ -80,8 +80,8 @@ def draw(runs: list, output: Path, level: int | None, texts: list[Path]):
             print(f"note: {reason}", file=sys.stderr)
         drawn += 1
         yield from figures.save(figure, output, f"curves-{safe(experiment)}")
-    if is_sweep(runs):
-        yield from figures.save(sweep(runs), output, "sweep")
+    if (figure := sweep(runs)) is not None:
+        yield from figures.save(figure, output, "sweep")
     if level is not None:
         from relational_rnn.analysis.figures_box_world import level_and_graph
 

@@ -185,6 +185,8 @@ def report(sweep, study: str, preset: str) -> None:
     from rich.table import Table
 
     from relational_rnn.analysis import sweep as analysis
+    from relational_rnn.analysis.figures import save
+    from relational_rnn.analysis.figures_sweep import accuracy_against_time
     from relational_rnn.training.checkpoint import write_text
     from relational_rnn.training.sweep import point_name
 
@@ -195,7 +197,8 @@ def report(sweep, study: str, preset: str) -> None:
         described = {"study": study, "experiment": NAME, "preset": preset, "points": entries}
         write_text(sweep.folder / "summary.json", json.dumps(described, indent=1) + "\n")
         title = f"N-th farthest, {preset}: accuracy on the full task"
-        analysis.draw(sweep.folder, entries, sweep.folder / "accuracy-against-time.png", title=title)
+        figure = accuracy_against_time(analysis.curves(sweep.folder, entries), title)
+        save(figure, sweep.folder, "accuracy-against-time")
     head, *lines = analysis.table(entries)
     shown = Table(title=f"{study}: {len(entries)} points")
     for name in head:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relational_rnn.analysis import figures, figures_box_world
-from relational_rnn.analysis.figures_sweep import is_sweep, sweep
+from relational_rnn.analysis.figures_sweep import accuracy_against_time, sweep
 from relational_rnn.analysis.runs import read_run
 from relational_rnn.environments.box_world_levels import BACKGROUND, BORDER, DECOY, GEM, KEY, LOCK
 from relational_rnn.experiments.nth_farthest import Model
@@ -148,15 +148,27 @@ def test_the_sweep_is_over_time(tmp_path):
         model = Model(mem_slots=slots, num_heads=heads, gate_style=gate)
         write_run(tmp_path / f"{slots}-{heads}-{gate}", accuracies(0.1, value, last=72_000), model=model)
     runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
-    assert is_sweep(runs)
-    assert not is_sweep(runs[:1])
-    unit, memory = sweep(runs).axes
-    drawn = lines(unit)
-    assert list(drawn) == ["1 memory, 1 head", "8 memories, 8 heads"]
-    assert drawn["8 memories, 8 heads"].get_xdata().tolist() == [60, 120]  # minutes of a tenth second a step
-    assert drawn["8 memories, 8 heads"].get_ydata().tolist() == [10, 90]
-    assert list(lines(memory)) == ["8 memories, 8 heads"]
-    assert unit.get_xlabel() == "training time (minutes)"
+    assert sweep(runs[:1]) is None
+    one, eight = sweep(runs).axes
+    assert [axes.get_title() for axes in (one, eight)] == ["memories 1", "memories 8"]
+    assert list(lines(one)) == ["heads 1, gates unit"]
+    drawn = lines(eight)
+    assert list(drawn) == ["heads 8, gates memory", "heads 8, gates unit"]
+    unit = drawn["heads 8, gates unit"]
+    assert np.allclose(unit.get_xdata(), [60, 120])  # minutes of a tenth second a step
+    assert np.allclose(unit.get_ydata(), [10, 90])
+    assert unit.get_linestyle() != drawn["heads 8, gates memory"].get_linestyle()
+    assert one.get_xlabel() == "training time (minutes)"
+
+
+def test_the_seeds_of_a_point_are_a_line_and_a_band():
+    curves = [({"heads": "1"}, [(0, 0.1), (60, value)]) for value in (0.3, 0.5, 0.9)]
+    (axes,) = accuracy_against_time([*curves, ({"heads": "8"}, [])], "a sweep").axes
+    drawn = lines(axes)
+    assert np.allclose(drawn["heads 1 (3 seeds)"].get_ydata(), [10, 50])
+    assert drawn["heads 8"].get_xdata().tolist() == []  # not begun
+    (band,) = axes.collections
+    assert np.allclose(sorted({y for _, y in band.get_paths()[0].vertices.tolist()}), [10, 30, 90])
 
 
 # ------------------------------------------------------------------ BoxWorld

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from relational_rnn.analysis import sweep as analysis
+from relational_rnn.analysis.figures_sweep import accuracy_against_time
 from relational_rnn.cli.__main__ import main
 from relational_rnn.training.run_folder import RunFolder
 from relational_rnn.training.sweep import FileLock
@@ -226,8 +227,9 @@ def test_the_figure_has_a_panel_for_each_number_of_memories(tmp_path):
             run.close()
             entries.append({"run": name, "point": point})
     entries.append({"run": "8-16", "point": {"model.mem-slots": "8", "model.num-heads": "16"}})  # not begun
-    paths = analysis.draw(tmp_path, entries, tmp_path / "figure.png", title="a sweep")
-    assert [path.suffix for path in paths] == [".png", ".svg"]
-    drawn = (tmp_path / "figure.svg").read_text()
-    for text in ("memories 1", "memories 8", "heads 16", "training time (hours)", "accuracy (%)"):
-        assert f"<!-- {text} -->" in drawn, text
+    one, eight = accuracy_against_time(analysis.curves(tmp_path, entries), "a sweep").axes
+    assert [axes.get_title() for axes in (one, eight)] == ["memories 1", "memories 8"]
+    labels = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in (one, eight)]
+    assert labels == [["heads 1", "heads 8"], ["heads 1", "heads 8", "heads 16"]]
+    assert one.lines[1].get_xdata().tolist() == [8]
+    assert (one.get_xlabel(), one.get_ylabel()) == ("training time (hours)", "accuracy (%)")
