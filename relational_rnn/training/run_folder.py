@@ -177,7 +177,7 @@ def environment(parameters: int | None = None) -> dict:
     """Where and by what a run was made; `parameters` is the model's count."""
     return {
         "started": _now(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([Path(sys.argv[0]).name.replace("__main__.py", "rmc"), *sys.argv[1:]]),
         # a container or a copy of a clone, whose history is missing or old, says what it was made from
         "commit": os.environ.get("RELATIONAL_RNN_COMMIT") or _git("rev-parse", "HEAD") or None,
         "uncommitted_changes": bool(_git("status", "--porcelain")),

@@ -299,7 +299,7 @@ def swap_model(run):
             lambda run: truncate(run / "checkpoints" / "step-000000060.safetensors"),
             "step-000000060.safetensors is damaged",
         ),
-        (lambda run: [p.unlink() for p in (run / "checkpoints").iterdir()], "has no checkpoint"),
+        (lambda run: [p.unlink() for p in run.rglob("*.safetensors")], "has no checkpoint"),
         (swap_model, "has shape"),
         (
             lambda run: rewrite_config(run, lambda c: c["config"].update(core="lstm")),
