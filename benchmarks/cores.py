@@ -213,7 +213,7 @@ def bench_full_step() -> list[dict]:
         )
         trainer.run(5)
         row = "ours" if core == "rmc" else "cuDNN LSTM"
-        ms = milliseconds(trainer._graph.replay)
+        ms = milliseconds(trainer._updates.graph.replay)
         rows.append(
             {
                 "workload": "nth-farthest, whole training step",

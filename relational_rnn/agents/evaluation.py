@@ -5,7 +5,6 @@ Shapes: B games, E episodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from relational_rnn.agents import rollout
 from relational_rnn.agents.network import AgentNetwork
+from relational_rnn.kernels.graphs import Repeated
 
 EVAL_SEED = 2**40  # evaluation draws from seeds no training seed reaches
 CHECK_EVERY = 16  # steps between two looks whether every game is over, each of which waits for the device
@@ -77,38 +77,8 @@ def _play(env, network, games, greedy, generator) -> Episodes:
             now = rollout.Carry(game, core, actions, step.reward, torch.zeros_like(over))
         rollout.copy_(carry, now)
 
-    play_on = repeatable(play_on, env.device, generator)
+    # A step of a game is some hundred small kernels: eager calls would wait for the host nearly all the time.
+    repeated = Repeated(env.device, [generator])
     while not over.all():
-        play_on()
+        repeated(play_on)
     return played
-
-
-def repeatable(function: Callable[[], None], device: torch.device, generator: torch.Generator):
-    """The function to call many times. On a GPU: itself once, which also warms up, then a CUDA graph of it.
-
-    A step of a game is some hundred small kernels, so eager calls wait for the host nearly all the time.
-    """
-    if device.type != "cuda":
-        return function
-    calls, graph = 0, torch.cuda.CUDAGraph()
-
-    def call() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-            side.wait_stream(main)
-            with torch.cuda.stream(side):
-                function()
-            main.wait_stream(side)
-            return
-        if calls == 2:
-            # Weights that autocast has cast outside the graph are not the graph's to read.
-            torch.clear_autocast_cache()
-            graph.register_generator_state(generator)
-            with torch.cuda.graph(graph):  # records without running
-                function()
-            torch.clear_autocast_cache()
-        graph.replay()
-
-    return call

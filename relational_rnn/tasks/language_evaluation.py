@@ -9,7 +9,7 @@ Shapes: T steps at a time, B unrolls side by side, V vocabulary, K kinds of word
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from relational_rnn.cores.base import map_state, require, zip_states
+from relational_rnn.kernels.graphs import Repeated
 from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.language_modeling import IGNORE, perplexity
 from relational_rnn.tasks.text.vocabulary import EOS_ID
@@ -85,9 +86,9 @@ def score_kinds(
             zip_states(Tensor.copy_, state, after)
             position.add_(steps)
 
-        read_on = repeatable(read_on, device, enabled=model.adaptive is None)
+        repeated = Repeated(device, enabled=model.adaptive is None)
         for _ in range(-(-unroll // steps)):
-            read_on()
+            repeated(read_on)
     tokens_of = np.bincount(kinds[tokens], minlength=count)
     return [Score(a, b) for a, b in zip(nats.tolist(), tokens_of.tolist(), strict=True)]
 
@@ -116,30 +117,3 @@ def score_frequencies(
     scores.append(Score(sum(s.nats for s in scores), sum(s.tokens for s in scores)))
     named = zip((">10K", "10K-1K", "<1K", "all"), scores, strict=True)
     return {name: {"perplexity": s.perplexity if s.tokens else None, "tokens": s.tokens} for name, s in named}
-
-
-def repeatable(function: Callable[[], None], device: torch.device, enabled: bool) -> Callable[[], None]:
-    """The function to call many times. On a GPU: itself once, to warm up, then a CUDA graph of it."""
-    if device.type != "cuda" or not enabled:
-        return function
-    calls, graph = 0, torch.cuda.CUDAGraph()
-
-    def call() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            side, main = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-            side.wait_stream(main)
-            with torch.cuda.stream(side):
-                function()
-            main.wait_stream(side)
-            return
-        if calls == 2:
-            # Weights that autocast has cast outside the graph are not the graph's to read.
-            torch.clear_autocast_cache()
-            with torch.cuda.graph(graph):  # records without running
-                function()
-            torch.clear_autocast_cache()
-        graph.replay()
-
-    return call

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from relational_rnn.kernels.graphs import Repeated
 from relational_rnn.training import checkpoint
 from relational_rnn.training.averaging import WeightAverage
 from relational_rnn.training.config import Training
@@ -94,12 +95,11 @@ class Trainer:
         self.names: list[str] = []  # of the sums
         self.sums: Tensor | None = None  # metrics added up since the last record, on the device
         self.summed = 0  # updates in them
-        self._graph: torch.cuda.CUDAGraph | None = None  # of an update
-        self._eager_updates = 0
-        self._prepare_graph: torch.cuda.CUDAGraph | None = None
-        self._eager_prepares = 0
         # Updates with communication between processes are not captured: nobody has tested that.
-        self._captures = config.cuda_graph and device.type == "cuda" and self.ranks.count == 1
+        captured = config.cuda_graph and self.ranks.count == 1
+        generators = problem.generators.values()
+        self._updates = Repeated(device, generators, warmup=GRAPH_WARMUP, enabled=captured)
+        self._preparations = Repeated(device, generators, enabled=captured)
         self.optimizer = make_optimizer(problem.model, config, device)
         averaging = config.average_decay is not None
         self.average = WeightAverage(problem.model, config, device) if averaging else None
@@ -187,18 +187,9 @@ class Trainer:
             self.average.set_share(self.step)
         self.problem.feed()
         if self.problem.prepare_every and self.step % self.problem.prepare_every == 0:
-            self._prepare()
-        if not self._captures:
-            self._compute()
-        elif self._eager_updates < GRAPH_WARMUP:
-            self._on_side_stream(self._compute)
-            self._eager_updates += 1
-        else:
-            if self._graph is None:
-                # Gradients left from the warm-up must go, so that the graph makes its own in its memory pool.
-                self.optimizer.zero_grad(set_to_none=True)
-                self._graph = self._capture(self._compute)
-            self._graph.replay()
+            self._preparations(self._prepare)
+        # Gradients left from the warm-up must go, so that the graph makes its own in its memory pool.
+        self._updates(self._compute, before_capture=self.optimizer.zero_grad)
         self.step += 1
         self.summed += 1
 
@@ -225,36 +216,8 @@ class Trainer:
         self.sums += torch.stack(list(means.values())).double()
 
     def _prepare(self) -> None:
-        def prepare():
-            with autocast(self.device, self.config.precision):
-                self.problem.prepare()
-
-        if not self._captures:
-            prepare()
-        elif self._eager_prepares < 1:
-            self._on_side_stream(prepare)
-            self._eager_prepares += 1
-        else:
-            if self._prepare_graph is None:
-                self._prepare_graph = self._capture(prepare)
-            self._prepare_graph.replay()
-
-    def _on_side_stream(self, function: Callable[[], None]) -> None:
-        """Warm-up as CUDA graphs want it. These are ordinary updates, and count."""
-        side, main = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            function()
-        main.wait_stream(side)
-
-    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        for generator in self.problem.generators.values():
-            if generator.device.type == "cuda":
-                graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):  # records without running
-            function()
-        return graph
+        with autocast(self.device, self.config.precision):
+            self.problem.prepare()
 
     # ------------------------------------------------------------------ checkpoints
 

@@ -1,6 +1,7 @@
 """On a GPU: acting, V-trace and the update as one CUDA graph do what they do eagerly, and resume."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from relational_rnn.agents import evaluation
 from relational_rnn.environments.box_world_levels import LOCK
 from relational_rnn.experiments import box_world, mini_pacman
+from relational_rnn.kernels.graphs import Repeated
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.loop import Trainer, pick_device
 from relational_rnn.training.run_folder import RunFolder
@@ -35,8 +37,8 @@ def test_captured_update_is_the_eager_one(experiment, core, optimizer, updates):
         _, trainer = make(experiment, core, updates, **options)
         records = []
         trainer.run(report=records.append)
-        assert (trainer._graph is not None) == cuda_graph
-        assert (trainer._prepare_graph is not None) == (cuda_graph and updates > 1)
+        assert (trainer._updates.graph is not None) == cuda_graph
+        assert (trainer._preparations.graph is not None) == (cuda_graph and updates > 1)
         seen.append((records, trainer.problem.state()))
     for name, tensor in seen[0][1].items():
         if not name.startswith("core"):
@@ -98,7 +100,7 @@ def test_evaluation_in_a_graph_is_the_eager_one(experiment, core, monkeypatch):
     options = dict(games=64, greedy=False)
     captured = evaluation.play_episodes(env, network, 128, **options)
     best = evaluation.play_episodes(env, network, 128, games=64, greedy=True)
-    monkeypatch.setattr(evaluation, "repeatable", lambda function, *_: function)
+    monkeypatch.setattr(evaluation, "Repeated", partial(Repeated, enabled=False))
     assert torch.equal(captured.returns, evaluation.play_episodes(env, network, 128, **options).returns)
     eager = evaluation.play_episodes(env, network, 128, games=64, greedy=True)
     assert torch.equal(best.returns, eager.returns)
@@ -117,7 +119,7 @@ def test_a_captured_update_follows_the_curriculum():
         return int((problem.carry.game.reserve.room[:-1] >= LOCK).sum(1).max())
 
     trainer.run(until=20)
-    assert trainer._graph is not None
+    assert trainer._updates.graph is not None
     assert boxes() == 1
     problem._offer(2, 1)
     trainer.run(until=200)

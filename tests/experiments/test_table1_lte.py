@@ -279,7 +279,7 @@ def test_captured_update_is_the_eager_one(core, task):
         trainer = Trainer(LearningToExecuteProblem(settings, device), settings.training, device)
         records.append([])
         trainer.run(report=records[-1].append)
-        assert (trainer._graph is not None) == cuda_graph
+        assert (trainer._updates.graph is not None) == cuda_graph
     for eager, captured in zip(*records, strict=True):
         assert (eager["length"], eager["nest"]) == (captured["length"], captured["nest"])
         assert eager["loss"] == pytest.approx(captured["loss"], rel=1e-3)

@@ -40,7 +40,7 @@ def test_captured_update_is_the_eager_one(data, core, precision):
         _, trainer = make(data, core, Dropout(), cuda_graph=cuda_graph, precision=precision, steps=60)
         seen = []
         trainer.run(report=seen.append)
-        assert (trainer._graph is not None) == cuda_graph
+        assert (trainer._updates.graph is not None) == cuda_graph
         assert int(trainer.problem.windows.epoch) >= 1
         records.append(seen)
     for eager, captured in zip(*records, strict=True):

@@ -35,7 +35,7 @@ def test_captured_update_is_the_eager_one(core):
         _, trainer = make(core, cuda_graph=cuda_graph)
         seen = []
         trainer.run(report=seen.append)
-        assert (trainer._graph is not None) == cuda_graph
+        assert (trainer._updates.graph is not None) == cuda_graph
         records.append(seen)
         finals.append(weights(trainer))
         states.append(trainer.problem.generators["data"].get_state())
