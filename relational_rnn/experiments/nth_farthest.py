@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
-from relational_rnn.cores.relational_memory import RelationalMemory
+from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks.nth_farthest import NthFarthest
 from relational_rnn.training.config import ADDED, Training
 from relational_rnn.training.loop import Problem
@@ -28,25 +28,11 @@ EVAL_SEED = 2**40  # evaluation draws from seeds no training seed reaches
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(RMCSettings):
     """Sizes are total units, as the paper counts: an LSTM of the same size has that many hidden units."""
 
-    total_units: int = 2048
-    """Elements of the memory matrix, slots x slot size; the hidden size of an LSTM."""
-    mem_slots: int = 8
-    """Rows of the memory."""
-    num_heads: int = 8
-    """Attention heads; the head size is total_units / mem_slots / num_heads."""
-    num_blocks: int = 1
-    """Attention blocks a step."""
-    gate_style: Literal["unit", "memory"] | None = "unit"
-    """A gate for every unit, one for every slot, or none."""
-    attention_mlp_layers: int = 2
-    """Layers of the MLP after the attention."""
     forget_bias: float = 1.0
     """Constant added to the forget gates (RMC and LSTM)."""
-    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
-    """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
     head_layers: int = 4
     """ReLU layers between the core's last output and the logits."""
     head_units: int = 256
@@ -137,27 +123,14 @@ def build_core(config: Config, device: torch.device) -> RecurrentCore:
             num_layers=2,
             compile=dnc.compile and device.type == "cuda",
         )
-    heads = model.mem_slots * model.num_heads
-    head_size, rest = divmod(model.total_units, heads)
-    require(rest == 0, "total_units", model.total_units, f"a multiple of mem_slots x num_heads = {heads}")
-    return RelationalMemory(
-        input_size,
-        model.mem_slots,
-        head_size,
-        model.num_heads,
-        num_blocks=model.num_blocks,
-        forget_bias=model.forget_bias,
-        gate_style=model.gate_style,
-        attention_mlp_layers=model.attention_mlp_layers,
-        backend=model.backend,
-    )
+    return build_rmc(model, input_size, forget_bias=model.forget_bias)
 
 
 class NthFarthestProblem(Problem):
     """Batches of the current stage, cross entropy on the answer, and the stages."""
 
     def __init__(self, config: Config, device: torch.device):
-        for name in ("total_units", "mem_slots", "num_heads", "head_units"):
+        for name in ("total_units", "head_units"):
             require(getattr(config.model, name) >= 1, name, getattr(config.model, name), "1 or more")
         require(config.model.head_layers >= 0, "head_layers", config.model.head_layers, "0 or more")
         self.config, self.device, self.task = config, device, config.task

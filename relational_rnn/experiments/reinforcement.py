@@ -15,15 +15,19 @@ from relational_rnn.agents.remote import RemoteAgent, actor_count
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.lstm import LSTM
-from relational_rnn.cores.relational_memory import RelationalMemory
+from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 
 Core = Literal["rmc", "lstm", "conv-lstm"]
 
 
 @dataclass(frozen=True)
-class Model:
-    """Sizes. The defaults are the appendix's for BoxWorld."""
+class Model(RMCSettings):
+    """Sizes. The defaults are the appendix's for BoxWorld. An LSTM has total_units hidden units."""
 
+    total_units: int = 1024
+    mem_slots: int = 4
+    num_heads: int = 4
+    gate_style: Literal["unit", "memory"] | None = "memory"
     channels: tuple[int, ...] = (12, 24)
     """Kernels of each convolution."""
     kernels: tuple[int, ...] = (2, 2)
@@ -34,26 +38,12 @@ class Model:
     """Position tags after the convolutions: over what is seen, over the whole room, or none."""
     units: int = 0
     """ReLU units between convolutions and core; 0: none (never for the ConvLSTM)."""
-    total_units: int = 1024
-    """Elements of the RMC's memory, slots x slot size; the hidden size of an LSTM."""
-    mem_slots: int = 4
-    """Rows of the RMC's memory."""
-    num_heads: int = 4
-    """Attention heads; the head size is total_units / mem_slots / num_heads."""
-    num_blocks: int = 1
-    """Attention blocks a step."""
-    gate_style: Literal["unit", "memory"] | None = "memory"
-    """A gate for every unit, one for every slot, or none."""
-    attention_mlp_layers: int = 2
-    """Layers of the MLP after the attention."""
     cells_as_rows: bool = False
     """The RMC attends to every cell of the encoder's grid by itself, not to one vector of them all."""
     conv_channels: int = 64
     """Output channels of the ConvLSTM, whose kernels are 2 x 2."""
     forget_bias: float = 1.0
     """Constant added to the forget gates."""
-    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
-    """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
     head_units: int = 0
     """ReLU units between core and policy and value; 0: none."""
 
@@ -84,22 +74,8 @@ def build_core(core: Core, model: Model, shapes: dict[int, tuple[int, ...]]) -> 
         return ConvLSTM(shapes[3], model.conv_channels, 2, model.forget_bias)
     if core == "lstm":
         return LSTM(shapes[1][0], model.total_units, model.forget_bias)
-    heads = model.mem_slots * model.num_heads
-    head_size, rest = divmod(model.total_units, heads)
-    require(rest == 0, "total_units", model.total_units, f"a multiple of mem_slots x num_heads = {heads}")
     rows, size = shapes[2] if model.cells_as_rows else (None, shapes[1][0])
-    return RelationalMemory(
-        size,
-        model.mem_slots,
-        head_size,
-        model.num_heads,
-        num_blocks=model.num_blocks,
-        forget_bias=model.forget_bias,
-        gate_style=model.gate_style,
-        attention_mlp_layers=model.attention_mlp_layers,
-        input_rows=rows,
-        backend=model.backend,
-    )
+    return build_rmc(model, size, forget_bias=model.forget_bias, input_rows=rows)
 
 
 def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) -> AgentNetwork:

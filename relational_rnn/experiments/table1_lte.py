@@ -18,7 +18,7 @@ from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.entnet import EntNet
-from relational_rnn.cores.relational_memory import RelationalMemory
+from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum, Strategy
 from relational_rnn.tasks.lte_text import VOCABULARY
@@ -46,23 +46,14 @@ PAPER = {  # table 1: accuracy per character at nest 2, length 5, in TASKS' orde
 
 
 @dataclass(frozen=True)
-class RMC:
-    """The Relational Memory Core (core rmc)."""
+class RMC(RMCSettings):
+    """The Relational Memory Core (core rmc). The paper: 1024 or 2048 units, 2 or 4 slots, 2 or 4 heads, one
+    pass of attention a step, "scalar memory gating". It does not give the MLP's layers; 2 are Sonnet's.
+    """
 
-    total_units: int = 2048
-    """Elements of the memory matrix. The paper tried 1024 and 2048."""
     mem_slots: int = 4
-    """Rows of the memory. The paper tried 2 and 4."""
     num_heads: int = 4
-    """Attention heads; the head size is total_units / mem_slots / num_heads. The paper tried 2 and 4."""
-    num_blocks: int = 1
-    """Attention blocks a step. The paper: a single pass."""
     gate_style: Literal["unit", "memory"] | None = "memory"
-    """A gate for every unit, one for every slot (the paper's "scalar memory gating"), or none."""
-    attention_mlp_layers: int = 2
-    """Layers of the MLP after the attention. Not in the paper; Sonnet's."""
-    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
-    """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
 
 
 @dataclass(frozen=True)
@@ -199,22 +190,7 @@ def build_core(config: Config, device: torch.device) -> RecurrentCore:
             dnc.controller_layers,
             compile=dnc.compile and device.type == "cuda",
         )
-    rmc = config.rmc
-    for name in ("total_units", "mem_slots", "num_heads"):
-        require(getattr(rmc, name) >= 1, name, getattr(rmc, name), "1 or more")
-    heads = rmc.mem_slots * rmc.num_heads
-    head_size, rest = divmod(rmc.total_units, heads)
-    require(rest == 0, "total_units", rmc.total_units, f"a multiple of mem_slots x num_heads = {heads}")
-    return RelationalMemory(
-        VOCABULARY,
-        rmc.mem_slots,
-        head_size,
-        rmc.num_heads,
-        num_blocks=rmc.num_blocks,
-        gate_style=rmc.gate_style,
-        attention_mlp_layers=rmc.attention_mlp_layers,
-        backend=rmc.backend,
-    )
+    return build_rmc(config.rmc, VOCABULARY)
 
 
 class LearningToExecuteProblem(Problem):

@@ -15,8 +15,8 @@ import torch
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.lstm import LSTM as OneLSTM
-from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments.language_problem import LanguageModelProblem, open_text
+from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks.language_model import Dropout, LanguageModel
 from relational_rnn.training.config import Training
 
@@ -24,25 +24,15 @@ NAME = "lm"
 
 
 @dataclass(frozen=True)
-class RMC:
+class RMC(RMCSettings):
     """The Relational Memory Core (core rmc)."""
 
     total_units: int = 2500
-    """Elements of the memory matrix, slots x slot size."""
     mem_slots: int = 1
-    """Rows of the memory."""
     num_heads: int = 4
-    """Attention heads; the head size is total_units / mem_slots / num_heads."""
-    num_blocks: int = 1
-    """Attention blocks a step."""
-    gate_style: Literal["unit", "memory"] | None = "unit"
-    """A gate for every unit, one for every slot, or none."""
     attention_mlp_layers: int = 5
-    """Layers of the MLP after the attention."""
     forget_bias: float = 1.0
     """Constant added to the forget gates."""
-    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
-    """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
 
 
 @dataclass(frozen=True)
@@ -104,25 +94,10 @@ class Config:
 
 
 def build_core(config: Config) -> RecurrentCore:
-    size, rmc = config.model.embedding, config.rmc
-    if config.core == "lstm":
-        units, layers = config.lstm.units, config.lstm.layers
-        return OneLSTM(size, units) if layers == 1 else DeepLSTM(size, units, layers)
-    heads = rmc.mem_slots * rmc.num_heads
-    require(heads >= 1, "mem_slots x num_heads", heads, "1 or more")
-    head_size, rest = divmod(rmc.total_units, heads)
-    require(rest == 0, "total_units", rmc.total_units, f"a multiple of mem_slots x num_heads = {heads}")
-    return RelationalMemory(
-        size,
-        rmc.mem_slots,
-        head_size,
-        rmc.num_heads,
-        num_blocks=rmc.num_blocks,
-        forget_bias=rmc.forget_bias,
-        gate_style=rmc.gate_style,
-        attention_mlp_layers=rmc.attention_mlp_layers,
-        backend=rmc.backend,
-    )
+    size, rmc, lstm = config.model.embedding, config.rmc, config.lstm
+    if config.core == "rmc":
+        return build_rmc(rmc, size, forget_bias=rmc.forget_bias)
+    return OneLSTM(size, lstm.units) if lstm.layers == 1 else DeepLSTM(size, lstm.units, lstm.layers)
 
 
 def build_model(config: Config, vocabulary_size: int) -> LanguageModel:
