@@ -15,10 +15,15 @@ from torch import Tensor
 
 from relational_rnn.agents.learner import Agent, AgentProblem, Learning
 from relational_rnn.agents.network import AgentNetwork
-from relational_rnn.agents.remote import Remote, actor_count
 from relational_rnn.cores.base import require
 from relational_rnn.environments.box_world import BoxWorld
-from relational_rnn.experiments.reinforcement import Core, Evaluation, Model, build_network, build_problem
+from relational_rnn.experiments.reinforcement import (
+    AgentConfig,
+    Evaluation,
+    Model,
+    build_network,
+    build_problem,
+)
 from relational_rnn.training.config import ADDED, Training
 
 NAME = "box-world"
@@ -52,20 +57,8 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Config:
-    training: Training
-    core: Core = "rmc"
-    """The recurrent core."""
+class Config(AgentConfig):
     task: Task = field(default_factory=Task)
-    model: Model = field(default_factory=Model)
-    learning: Learning = field(default_factory=Learning)
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    actors: str = field(default="local", metadata=ADDED)
-    """Who plays: local (the learner's own device), or ray:N, N processes (agents/remote.py)."""
-    remote: Remote = field(default_factory=Remote, metadata=ADDED)
-
-    def __post_init__(self):
-        actor_count(self.actors)
 
 
 def make_env(task: Task, device: torch.device) -> BoxWorld:

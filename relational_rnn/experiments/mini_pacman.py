@@ -8,18 +8,24 @@ of them. `rmc train mini-pacman --preset NAME` runs a preset, and any field can 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 
 from relational_rnn.agents.learner import Agent, Learning
 from relational_rnn.agents.network import AgentNetwork
-from relational_rnn.agents.remote import Remote, actor_count
 from relational_rnn.cores.base import require
 from relational_rnn.environments.mini_pacman import H, MiniPacman, W
-from relational_rnn.experiments.reinforcement import Core, Evaluation, Model, build_network, build_problem
-from relational_rnn.training.config import ADDED, Training
+from relational_rnn.experiments import box_world
+from relational_rnn.experiments.reinforcement import (
+    AgentConfig,
+    Evaluation,
+    Model,
+    build_network,
+    build_problem,
+)
+from relational_rnn.training.config import Training
 
 NAME = "mini-pacman"
 
@@ -48,20 +54,9 @@ MODEL = Model(channels=(16, 16), kernels=(3, 3), strides=(1, 2), tags="none", un
 
 
 @dataclass(frozen=True)
-class Config:
-    training: Training
-    core: Core = "rmc"
-    """The recurrent core."""
+class Config(AgentConfig):
     task: Task = field(default_factory=Task)
     model: Model = MODEL
-    learning: Learning = field(default_factory=Learning)
-    evaluation: Evaluation = field(default_factory=Evaluation)
-    actors: str = field(default="local", metadata=ADDED)
-    """Who plays: local (the learner's own device), or ray:N, N processes (agents/remote.py)."""
-    remote: Remote = field(default_factory=Remote, metadata=ADDED)
-
-    def __post_init__(self):
-        actor_count(self.actors)
 
 
 def make_env(task: Task, device: torch.device) -> MiniPacman:
@@ -95,17 +90,7 @@ def paper() -> Config:
     The paper's scores: 677 with the viewport, 1159 with the full view (LSTM 550 and 598). Ours: not run yet.
     The paper describes neither agent nor training for this game; BoxWorld's are taken.
     """
-    training = Training(
-        steps=781_250,
-        batch_size=32,
-        learning_rate=2e-4,
-        optimizer="rmsprop",
-        clip_norm=40.0,
-        log_every=500,
-        eval_every=50_000,
-        checkpoint_every=10_000,
-    )
-    return Config(training=training, learning=Learning(reduction="sum"))
+    return Config(training=box_world.paper().training, learning=Learning(reduction="sum"))
 
 
 def fast() -> Config:
@@ -139,22 +124,10 @@ def smoke() -> Config:
 
     rmc train mini-pacman --preset smoke
     """
-    training = Training(
-        steps=12, batch_size=8, log_every=4, eval_every=8, checkpoint_every=4, clip_norm=1.0, device="cpu"
-    )
     return Config(
-        training=training,
+        training=box_world.smoke().training,
         task=Task(frame_cap=40),
-        model=Model(
-            channels=(4, 4),
-            kernels=(3, 3),
-            strides=(1, 2),
-            tags="none",
-            units=16,
-            total_units=64,
-            num_heads=2,
-            conv_channels=4,
-        ),
+        model=replace(MODEL, channels=(4, 4), units=16, total_units=64, num_heads=2, conv_channels=4),
         learning=Learning(unroll=6, reward_scale=0.1),
         evaluation=Evaluation(16, 16),
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 import torch
 
-from relational_rnn.agents.learner import Agent, AgentProblem
+from relational_rnn.agents.learner import Agent, AgentProblem, Learning
 from relational_rnn.agents.network import AgentNetwork, Encoder, core_inputs
-from relational_rnn.agents.remote import RemoteAgent, actor_count
+from relational_rnn.agents.remote import Remote, RemoteAgent, actor_count
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
+from relational_rnn.training.config import ADDED, Training
 
 Core = Literal["rmc", "lstm", "conv-lstm"]
 
@@ -68,6 +69,24 @@ class Evaluation:
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
 
 
+@dataclass(frozen=True)
+class AgentConfig:
+    """A game adds its `task`."""
+
+    training: Training
+    core: Core = "rmc"
+    """The recurrent core."""
+    model: Model = field(default_factory=Model)
+    learning: Learning = field(default_factory=Learning)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    actors: str = field(default="local", metadata=ADDED)
+    """Who plays: local (the learner's own device), or ray:N, N processes (agents/remote.py)."""
+    remote: Remote = field(default_factory=Remote, metadata=ADDED)
+
+    def __post_init__(self):
+        actor_count(self.actors)
+
+
 def build_core(core: Core, model: Model, shapes: dict[int, tuple[int, ...]]) -> RecurrentCore:
     """`shapes`: what `core_inputs` says a core may read."""
     if core == "conv-lstm":
@@ -88,7 +107,12 @@ def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) ->
 
 
 def build_problem(
-    make_player: Callable, config, device: torch.device, *, kind: type[AgentProblem] = AgentProblem, **options
+    make_player: Callable,
+    config: AgentConfig,
+    device: torch.device,
+    *,
+    kind: type[AgentProblem] = AgentProblem,
+    **options,
 ) -> Agent:
     """From a Config of either game and its `make_player(config, device)`; `options` go to the problem."""
     seed, training = config.training.seed, config.training
