@@ -1,9 +1,7 @@
-"""Program evaluation and memorisation (table 1, appendix A.2): settings, model and problem.
+"""Program evaluation and memorisation (table 1, appendix A.2): settings, cores and presets.
 
 Presets are the functions at the end; `rmc train lte --preset NAME --task TASK --core CORE` runs one cell of
 the table, `rmc reproduce table1` all of them. docs/learning-to-execute.md describes the tasks.
-
-Shapes: B batch, T output steps.
 """
 
 from __future__ import annotations
@@ -12,23 +10,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.entnet import EntNet
+from relational_rnn.experiments.lte_problem import LearningToExecuteProblem
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum, Strategy
 from relational_rnn.tasks.lte_text import VOCABULARY
 from relational_rnn.tasks.seq2seq import Regime, Seq2Seq
 from relational_rnn.training.config import Training
-from relational_rnn.training.loop import Problem
 
 NAME = "lte"
-EVAL_SEED = 2**40  # evaluation draws from seeds no training seed reaches
-EVAL_BATCH = 1600  # divides the paper's 12,800
 
 CoreName = Literal["rmc", "lstm", "entnet", "dnc"]
 TASKS, CORES = get_args(lte.TaskName), get_args(CoreName)
@@ -193,78 +188,29 @@ def build_core(config: Config, device: torch.device) -> RecurrentCore:
     return build_rmc(config.rmc, VOCABULARY)
 
 
-class LearningToExecuteProblem(Problem):
-    """Batches of the curriculum's difficulties, cross entropy of the answer's characters."""
-
-    def __init__(self, config: Config, device: torch.device):
-        self.config, self.device, self.task = config, device, config.samples
-        seed, model, curriculum = config.training.seed, config.model, config.curriculum
-        torch.manual_seed(seed)  # initial weights, made on the CPU so that they are the same on any device
-        encoder = build_core(config, device)
-        decoder = build_core(config, device) if model.decoder == "separate" else None
-        hidden = (model.head_units,) * model.head_layers
-        self.model = Seq2Seq(encoder, decoder, model.regime, hidden=hidden).to(device)
-        self.generators = {"data": torch.Generator(device).manual_seed(seed)}
-        self.curriculum = Curriculum(
-            self.task.length,
-            self.task.nest,
+def make_problem(config: Config, device: torch.device) -> LearningToExecuteProblem:
+    model, task, curriculum = config.model, config.samples, config.curriculum
+    torch.manual_seed(config.training.seed)  # on the CPU, so that weights are the same on any device
+    encoder = build_core(config, device)
+    decoder = build_core(config, device) if model.decoder == "separate" else None
+    return LearningToExecuteProblem(
+        Seq2Seq(encoder, decoder, model.regime, hidden=(model.head_units,) * model.head_layers),
+        task,
+        Curriculum(
+            task.length,
+            task.nest,
             curriculum.strategy,
             threshold=curriculum.threshold,
             min_reports=curriculum.min_reports,
             device=device,
-        )
-        self.updates = torch.zeros((), device=device)  # on the device: a CUDA graph counts there
-
-    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        generator = self.generators["data"]
-        batch = self.task.batch(
-            self.config.training.batch_size, generator=generator, curriculum=self.curriculum
-        )
-        feeding = {}
-        if self.model.regime != "non-auto-regressive":
-            feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)
-        logits = self.model(batch.inputs, batch.input_lengths, self.task.output_steps, **feeding).float()
-        self.updates += 1
-        return lte.loss(logits, batch), {"accuracy": lte.accuracy(logits, batch)}
-
-    def _feedback(self) -> Tensor | float:
-        model = self.config.model
-        rising = (self.updates / model.feedback_steps).clamp(max=1) if model.feedback_steps else 1.0
-        return model.feedback * rising
-
-    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
-        length, nest = self.curriculum.level.tolist()
-        self.curriculum.update(metrics["loss"])
-        return {"length": length, "nest": nest}
-
-    def evaluate(self) -> dict[str, float]:
-        return score(self.model, self.task, self.config.eval_samples, self.device)
-
-    def state(self) -> dict[str, Tensor]:
-        return {"updates": self.updates, **self.curriculum.state()}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        self.updates.copy_(state["updates"])
-        self.curriculum.load_state(state)
-
-
-make_problem = LearningToExecuteProblem
-
-
-@torch.no_grad()
-def score(
-    model: Seq2Seq, task: lte.LearningToExecute, samples: int, device: torch.device, seed: int = EVAL_SEED
-) -> dict[str, float]:
-    """On fresh samples of maximum difficulty: right characters / characters, and whole answers right."""
-    generator = torch.Generator(device).manual_seed(seed)
-    counts = torch.zeros(3, dtype=torch.long, device=device)  # right characters, characters, right answers
-    for start in range(0, samples, EVAL_BATCH):
-        batch = task.batch(min(EVAL_BATCH, samples - start), generator=generator)
-        logits = model(batch.inputs, batch.input_lengths, task.output_steps)
-        right = (logits.argmax(-1) == batch.targets) | ~batch.mask  # [T, B]
-        counts += torch.stack([(right & batch.mask).sum(), batch.mask.sum(), right.all(0).sum()])
-    right, characters, answers = counts.tolist()
-    return {"accuracy": right / characters, "solved": answers / samples}
+        ),
+        device=device,
+        batch_size=config.training.batch_size,
+        feedback=model.feedback,
+        feedback_steps=model.feedback_steps,
+        eval_samples=config.eval_samples,
+        seed=config.training.seed,
+    )
 
 
 # ------------------------------------------------------------------ presets

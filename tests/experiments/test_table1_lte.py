@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relational_rnn.experiments import table1_lte
-from relational_rnn.experiments.table1_lte import CORES, TASKS, LearningToExecuteProblem, build_core, smoke
+from relational_rnn.experiments import lte_problem, table1_lte
+from relational_rnn.experiments.table1_lte import CORES, TASKS, build_core, make_problem, smoke
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict, to_dict
@@ -120,7 +120,7 @@ def test_settings_survive_a_run_folder(preset):
 )
 def test_wrong_settings_are_named(change, message):
     with pytest.raises(ValueError, match=message):
-        LearningToExecuteProblem(replace(smoke(), **change), CPU)
+        make_problem(replace(smoke(), **change), CPU)
 
 
 # ------------------------------------------------------------------ the problem
@@ -128,7 +128,7 @@ def test_wrong_settings_are_named(change, message):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_gives_a_loss_and_scores(task):
-    problem = LearningToExecuteProblem(config(task=task), CPU)
+    problem = make_problem(config(task=task), CPU)
     loss, metrics = problem.loss()
     assert loss.isfinite()
     assert 0 <= metrics["accuracy"] <= 1
@@ -139,19 +139,19 @@ def test_every_task_gives_a_loss_and_scores(task):
 
 
 def test_score_is_the_accuracy_of_maximum_difficulty(monkeypatch):
-    problem = LearningToExecuteProblem(config(task="program"), CPU)
+    problem = make_problem(config(task="program"), CPU)
     with torch.no_grad():
         problem.model.head[-1].bias[13:23] += 10  # answers with digits, so that some are right
-    generator = torch.Generator().manual_seed(table1_lte.EVAL_SEED)
+    generator = torch.Generator().manual_seed(lte_problem.EVAL_SEED)
     batch = problem.task.batch(50, generator=generator)
     assert batch.input_lengths.min() >= len("(dd+dd)+dd")
     logits = problem.model(batch.inputs, batch.input_lengths, problem.task.output_steps)
-    scores = table1_lte.score(problem.model, problem.task, 50, CPU)
+    scores = lte_problem.score(problem.model, problem.task, 50, CPU)
     assert 0.02 < scores["accuracy"] < 0.3
     assert scores["accuracy"] == pytest.approx(lte.accuracy(logits, batch).item())
     assert scores["solved"] == pytest.approx(lte.solved(logits, batch).item())
-    monkeypatch.setattr(table1_lte, "EVAL_BATCH", 16)  # 50 in parts: other samples, but as many
-    assert 0.02 < table1_lte.score(problem.model, problem.task, 50, CPU)["accuracy"] < 0.3
+    monkeypatch.setattr(lte_problem, "EVAL_BATCH", 16)  # 50 in parts: other samples, but as many
+    assert 0.02 < lte_problem.score(problem.model, problem.task, 50, CPU)["accuracy"] < 0.3
 
 
 def test_the_loss_draws_from_its_own_generator_only():
@@ -159,7 +159,7 @@ def test_the_loss_draws_from_its_own_generator_only():
     settings = config(task="program", model=dict(regime="scheduled", feedback=0.5))
     losses = []
     for seed in (1, 2):
-        problem = LearningToExecuteProblem(settings, CPU)
+        problem = make_problem(settings, CPU)
         torch.manual_seed(seed)
         state = torch.get_rng_state()
         losses.append(problem.loss()[0].item())
@@ -169,8 +169,7 @@ def test_the_loss_draws_from_its_own_generator_only():
 
 def test_a_separate_decoder_has_its_own_weights():
     shared, separate = (
-        LearningToExecuteProblem(config(model=dict(decoder=decoder)), CPU).model
-        for decoder in ("shared", "separate")
+        make_problem(config(model=dict(decoder=decoder)), CPU).model for decoder in ("shared", "separate")
     )
     assert shared.decoder is shared.encoder
     assert separate.decoder is not separate.encoder
@@ -178,9 +177,7 @@ def test_a_separate_decoder_has_its_own_weights():
 
 
 def test_feedback_rises_with_the_updates():
-    problem = LearningToExecuteProblem(
-        config(model=dict(regime="scheduled", feedback=0.5, feedback_steps=4)), CPU
-    )
+    problem = make_problem(config(model=dict(regime="scheduled", feedback=0.5, feedback_steps=4)), CPU)
     seen = []
     for _ in range(6):
         seen.append(float(problem._feedback()))
@@ -193,7 +190,7 @@ def test_it_learns():
     often = dict(log_every=400, eval_every=0, checkpoint_every=400)
     settings = config(steps=400, batch_size=64, learning_rate=5e-3, **often)
     settings = replace(settings, curriculum=table1_lte.Difficulty())
-    trainer = Trainer(LearningToExecuteProblem(settings, CPU), settings.training, CPU)
+    trainer = Trainer(make_problem(settings, CPU), settings.training, CPU)
     trainer.run()
     assert trainer.evaluate()["accuracy"] > 0.9
 
@@ -202,7 +199,7 @@ def test_it_learns():
 
 
 def fresh(settings, path):
-    trainer = Trainer(LearningToExecuteProblem(settings, CPU), settings.training, CPU)
+    trainer = Trainer(make_problem(settings, CPU), settings.training, CPU)
     trainer.run_folder = RunFolder.create(path, "lte", "smoke", to_dict(settings))
     trainer.save()
     return trainer
@@ -214,7 +211,7 @@ def stopped_and_resumed(settings, path, stop):
     trainer.save()
     trainer.run_folder.close()
     torch.manual_seed(12345)  # a new process has another global random state
-    trainer = Trainer(LearningToExecuteProblem(settings, CPU), settings.training, CPU)
+    trainer = Trainer(make_problem(settings, CPU), settings.training, CPU)
     trainer.run_folder = RunFolder.open(path)
     trainer.resume()
     assert trainer.step == stop
@@ -276,7 +273,7 @@ def test_captured_update_is_the_eager_one(core, task):
         settings = config(core, task, device="cuda", cuda_graph=cuda_graph)
         settings = replace(settings, dnc=replace(settings.dnc, compile=False))
         device = pick_device("cuda")
-        trainer = Trainer(LearningToExecuteProblem(settings, device), settings.training, device)
+        trainer = Trainer(make_problem(settings, device), settings.training, device)
         records.append([])
         trainer.run(report=records[-1].append)
         assert (trainer._updates.graph is not None) == cuda_graph

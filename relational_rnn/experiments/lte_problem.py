@@ -1,0 +1,86 @@
+"""Learning to execute as a problem for training/loop.py: batches of a curriculum, the loss, scores.
+
+Shapes: B batch, T output steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relational_rnn.tasks import learning_to_execute as lte
+from relational_rnn.tasks.lte_curriculum import Curriculum
+from relational_rnn.tasks.seq2seq import Seq2Seq
+from relational_rnn.training.loop import Problem
+
+EVAL_SEED = 2**40  # evaluation draws from seeds no training seed reaches
+EVAL_BATCH = 1600  # divides the paper's 12,800
+
+
+class LearningToExecuteProblem(Problem):
+    """Batches of the curriculum's difficulties, cross entropy of the answer's characters."""
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        task: lte.LearningToExecute,
+        curriculum: Curriculum,
+        *,
+        device: torch.device,
+        batch_size: int,
+        feedback: float = 1.0,
+        feedback_steps: int = 0,
+        eval_samples: int = 12_800,
+        seed: int = 0,
+    ):
+        self.model, self.task, self.curriculum, self.device = model.to(device), task, curriculum, device
+        self.batch_size, self.eval_samples = batch_size, eval_samples
+        self.feedback, self.feedback_steps = feedback, feedback_steps
+        self.generators = {"data": torch.Generator(device).manual_seed(seed)}
+        self.updates = torch.zeros((), device=device)  # on the device: a CUDA graph counts there
+
+    def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = self.generators["data"]
+        batch = self.task.batch(self.batch_size, generator=generator, curriculum=self.curriculum)
+        feeding = {}
+        if self.model.regime != "non-auto-regressive":
+            feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)
+        logits = self.model(batch.inputs, batch.input_lengths, self.task.output_steps, **feeding).float()
+        self.updates += 1
+        return lte.loss(logits, batch), {"accuracy": lte.accuracy(logits, batch)}
+
+    def _feedback(self) -> Tensor | float:
+        """Chance that the decoder reads its own prediction."""
+        rising = (self.updates / self.feedback_steps).clamp(max=1) if self.feedback_steps else 1.0
+        return self.feedback * rising
+
+    def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
+        length, nest = self.curriculum.level.tolist()
+        self.curriculum.update(metrics["loss"])
+        return {"length": length, "nest": nest}
+
+    def evaluate(self) -> dict[str, float]:
+        return score(self.model, self.task, self.eval_samples, self.device)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"updates": self.updates, **self.curriculum.state()}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.updates.copy_(state["updates"])
+        self.curriculum.load_state(state)
+
+
+@torch.no_grad()
+def score(
+    model: Seq2Seq, task: lte.LearningToExecute, samples: int, device: torch.device, seed: int = EVAL_SEED
+) -> dict[str, float]:
+    """On fresh samples of maximum difficulty: right characters / characters, and whole answers right."""
+    generator = torch.Generator(device).manual_seed(seed)
+    counts = torch.zeros(3, dtype=torch.long, device=device)  # right characters, characters, right answers
+    for start in range(0, samples, EVAL_BATCH):
+        batch = task.batch(min(EVAL_BATCH, samples - start), generator=generator)
+        logits = model(batch.inputs, batch.input_lengths, task.output_steps)
+        right = (logits.argmax(-1) == batch.targets) | ~batch.mask  # [T, B]
+        counts += torch.stack([(right & batch.mask).sum(), batch.mask.sum(), right.all(0).sum()])
+    right, characters, answers = counts.tolist()
+    return {"accuracy": right / characters, "solved": answers / samples}
