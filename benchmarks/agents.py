@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from relational_rnn.experiments import box_world, mini_pacman
-from relational_rnn.training.loop import GRAPH_WARMUP, Trainer, autocast
+from relational_rnn.training.device import autocast
+from relational_rnn.training.loop import GRAPH_WARMUP, Trainer
 
 HERE = Path(__file__).parent
 

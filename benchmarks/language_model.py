@@ -27,7 +27,8 @@ from relational_rnn.experiments import table2_lm
 from relational_rnn.experiments.language_problem import LanguageModelProblem
 from relational_rnn.tasks.text.prepare import Prepared
 from relational_rnn.tasks.text.vocabulary import Vocabulary
-from relational_rnn.training.loop import Trainer, pick_device
+from relational_rnn.training.device import pick_device
+from relational_rnn.training.loop import Trainer
 
 WARM_UP = 6  # updates: some eager ones, the capture and some replays
 ROWS = [  # name, preset, core, words

@@ -22,7 +22,7 @@ from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict
-from relational_rnn.training.loop import pick_device
+from relational_rnn.training.device import pick_device
 from relational_rnn.training.weights import load_weights
 
 WEIGHTS = Path(__file__).parent / "weights"

@@ -66,7 +66,7 @@ def evaluate(run_folder, splits, data, lengths, switches, precision, device) -> 
     from relational_rnn.experiments import language_runs
     from relational_rnn.tasks import language_evaluation as evaluation
     from relational_rnn.tasks.language_dynamic import Dynamic, dynamic_score
-    from relational_rnn.training.loop import autocast, pick_device, set_float32_precision
+    from relational_rnn.training.device import autocast, pick_device, set_float32_precision
 
     with user_errors():
         device = pick_device(device)

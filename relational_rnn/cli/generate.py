@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     from relational_rnn.tasks.language_generation import generate, suggest
     from relational_rnn.tasks.text.tokenizers import tokenize
     from relational_rnn.tasks.text.vocabulary import UNK_ID
-    from relational_rnn.training.loop import pick_device
+    from relational_rnn.training.device import pick_device
 
     with user_errors():
         run, experiment, config = open_run(arguments[0])

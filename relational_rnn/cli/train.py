@@ -147,7 +147,8 @@ def train(trainer, started: bool = False) -> int:
 
 def make_trainer(experiment, config):
     from relational_rnn.training import distributed
-    from relational_rnn.training.loop import Trainer, pick_device
+    from relational_rnn.training.device import pick_device
+    from relational_rnn.training.loop import Trainer
     from relational_rnn.training.tracking import check_tracker
 
     check_tracker(config.training.track)

@@ -20,6 +20,7 @@ from relational_rnn.kernels.graphs import Repeated
 from relational_rnn.training import checkpoint
 from relational_rnn.training.averaging import WeightAverage
 from relational_rnn.training.config import Training
+from relational_rnn.training.device import autocast, set_float32_precision
 from relational_rnn.training.distributed import Ranks
 from relational_rnn.training.optimizers import make_optimizer
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
@@ -290,28 +291,3 @@ def load_checkpoint(path) -> tuple[dict[str, Tensor], dict]:
     except ValueError as error:
         raise RunFolderError(f"{error}; without that file the checkpoint before it is used") from error
     return tensors, meta
-
-
-def pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
-        raise ValueError(f"device={name!r} is not allowed; allowed: auto, cpu, cuda or cuda:N")
-    if kind == "cpu":
-        return torch.device("cpu")
-    if int(index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device={name!r} is not here; CUDA devices found: {torch.cuda.device_count()}")
-    device = torch.device("cuda", int(index or 0))
-    torch.cuda.set_device(device)  # graphs and streams are made on the current device
-    return device
-
-
-def set_float32_precision(precision: str) -> None:
-    """TF32 for matrix products and cuDNN unless fp32 is asked for; without effect on a CPU."""
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

@@ -11,7 +11,8 @@ from relational_rnn.environments.box_world_levels import LOCK
 from relational_rnn.experiments import box_world, mini_pacman
 from relational_rnn.kernels.graphs import Repeated
 from relational_rnn.training.config import to_dict
-from relational_rnn.training.loop import Trainer, pick_device
+from relational_rnn.training.device import pick_device
+from relational_rnn.training.loop import Trainer
 from relational_rnn.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

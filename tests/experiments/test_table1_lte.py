@@ -10,7 +10,8 @@ from relational_rnn.experiments.table1_lte import CORES, TASKS, build_core, make
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict, to_dict
-from relational_rnn.training.loop import Trainer, pick_device
+from relational_rnn.training.device import pick_device
+from relational_rnn.training.loop import Trainer
 from relational_rnn.training.run_folder import RunFolder
 
 CPU = torch.device("cpu")

@@ -9,7 +9,8 @@ from relational_rnn.experiments.table2_lm import make_problem, smoke
 from relational_rnn.tasks.language_evaluation import score
 from relational_rnn.tasks.language_model import Dropout
 from relational_rnn.training.config import to_dict
-from relational_rnn.training.loop import Trainer, autocast, pick_device
+from relational_rnn.training.device import autocast, pick_device
+from relational_rnn.training.loop import Trainer
 from relational_rnn.training.run_folder import RunFolder
 from tests.tasks.text.files import make_wikitext
 

@@ -8,7 +8,8 @@ import torch
 from relational_rnn.experiments.nth_farthest import NthFarthestProblem, smoke
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import to_dict
-from relational_rnn.training.loop import Trainer, pick_device
+from relational_rnn.training.device import pick_device
+from relational_rnn.training.loop import Trainer
 from relational_rnn.training.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

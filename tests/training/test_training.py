@@ -16,7 +16,7 @@ from rich.console import Console
 from relational_rnn.experiments import nth_farthest
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import Training, from_dict, to_dict
-from relational_rnn.training.loop import pick_device
+from relational_rnn.training.device import pick_device
 from relational_rnn.training.progress import Display, duration, summary
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
 from relational_rnn.training.schedules import learning_rate
