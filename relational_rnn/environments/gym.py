@@ -24,6 +24,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
+from torch import Tensor
 
 from relational_rnn.environments.base import Step
 from relational_rnn.environments.box_world import BoxWorld
@@ -55,13 +56,17 @@ class GameEnv(gymnasium.Env):
     def step(self, action):
         if self._state is None:
             raise ValueError("step was called before reset")
-        actions = torch.tensor([int(action)], device=self.game.device)
+        actions = _actions([action], self.game)
         self._state, step = self.game.step(self._state, actions, self._generator, auto_reset=False)
         outcome = float(step.reward), bool(step.terminated), bool(step.truncated)
         return self._observation(), *outcome, {}
 
     def render(self) -> np.ndarray | None:
-        return self.game.render(self._state) if self.render_mode == "rgb_array" else None
+        if self.render_mode != "rgb_array":
+            return None
+        if self._state is None:
+            raise ValueError("render was called before reset")
+        return self.game.render(self._state)
 
     def _observation(self) -> np.ndarray:
         return self.game.observe(self._state)[0].cpu().numpy()
@@ -99,7 +104,7 @@ class GameVectorEnv(VectorEnv):
     def step(self, actions):
         if self._state is None:
             raise ValueError("step was called before reset")
-        actions = torch.as_tensor(np.asarray(actions, dtype=np.int64), device=self.game.device)
+        actions = _actions(actions, self.game)
         self._state, step = self.game.step(self._state, actions, self._generator)
         outcome = (x.cpu().numpy() for x in (step.reward.double(), step.terminated, step.truncated))
         return self._observation(self._state), *outcome, self._infos(step)
@@ -107,6 +112,8 @@ class GameVectorEnv(VectorEnv):
     def render(self) -> tuple[np.ndarray, ...] | None:
         if self.render_mode != "rgb_array":
             return None
+        if self._state is None:
+            raise ValueError("render was called before reset")
         return tuple(self.game.render(self._state, i) for i in range(self.num_envs))
 
     def _observation(self, state) -> np.ndarray:
@@ -149,6 +156,14 @@ def box_world_vector(num_envs: int, render_mode: str | None = None, **options) -
 
 def _observation_space(game: MiniPacman | BoxWorld) -> spaces.Box:
     return spaces.Box(0.0, 1.0, game.observation_shape, np.float32)
+
+
+def _actions(given: Any, game: MiniPacman | BoxWorld) -> Tensor:
+    """Whole numbers only: 1.7 is a mistake, not action 1."""
+    actions = np.asarray(given)
+    if actions.dtype.kind not in "iu":
+        raise ValueError(f"actions are {given!r}; allowed: whole numbers, 0..{game.num_actions - 1}")
+    return torch.as_tensor(actions.astype(np.int64), device=game.device)
 
 
 def _generator(game: MiniPacman | BoxWorld, seed: int) -> torch.Generator:

@@ -143,3 +143,23 @@ def test_errors_name_the_value():
         envs.step([0, 7])
     with pytest.raises(ValueError, match="reset_mask"):
         envs.reset(options={"reset_mask": np.ones(2, dtype=bool)})
+
+
+@pytest.mark.parametrize("bad", [1.7, np.float32(2), float("nan"), "up", None, True])
+def test_actions_must_be_whole_numbers(bad):
+    env = games.GameEnv(BoxWorld())
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=r"allowed: whole numbers, 0\.\.3"):
+        env.step(bad)
+    envs = games.GameVectorEnv(BoxWorld(), 2)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"allowed: whole numbers, 0\.\.3"):
+        envs.step([bad, bad])
+    envs.step(np.array([1, 3], dtype=np.uint8))
+    env.step(np.int32(3))
+
+
+def test_nothing_is_drawn_before_reset():
+    for env in (games.GameEnv(BoxWorld(), "rgb_array"), games.GameVectorEnv(BoxWorld(), 2, "rgb_array")):
+        with pytest.raises(ValueError, match="render was called before reset"):
+            env.render()
