@@ -33,6 +33,14 @@ def test_a_level_is_won_with_the_solvers_keys():
     assert "48;2;204;204;204" in shown  # the floor's grey
 
 
+def test_pacman_never_solves_anything_even_if_he_eats_as_he_dies():
+    console = recording_console()
+    assert play("mini-pacman", seed=184, keys=["down"] * 12, console=console) > 0
+    assert "step 4" in console.file.getvalue()
+    assert "game over" in console.file.getvalue()
+    assert "solved!" not in console.file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("game", "options"), [("mini-pacman", dict(mode="hunt")), ("box-world", dict(view="viewport"))]
 )
