@@ -1,4 +1,4 @@
-"""Mini Pacman (section 4.2, figure 4): settings and presets.
+"""Mini Pacman (section 4.2, figure 10): settings and presets.
 
 The paper's scores: with the viewport RMC 677 and LSTM 550, with the full view 1159 and 598. It gives neither
 the agent nor the number of steps. `training.batch_size` is the number of games; an update is an unroll of all

@@ -1,4 +1,4 @@
-"""N-th farthest (section 4.1, appendix A.1, figures 3 and 6): settings, model and problem.
+"""N-th farthest (section 4.1, appendix A.1, figures 3 to 5): settings, model and problem.
 
 The paper: RMC 91 % on 8 vectors of 16 dimensions, LSTM and DNC under 30 %. Presets are the functions at the
 end; `rmc train nth-farthest --preset NAME` runs one, and any field can be set from the command line.

@@ -1,4 +1,4 @@
-"""Program evaluation and memorisation (table 1, appendix A.2): settings, cores and presets.
+"""Program evaluation and memorisation (section 4.1, table 1, appendix A.2): settings, cores and presets.
 
 Presets are the functions at the end; `rmc train lte --preset NAME --task TASK --core CORE` runs one cell of
 the table, `rmc reproduce table1` all of them. docs/learning-to-execute.md describes the tasks.

@@ -1,4 +1,4 @@
-"""Language modelling (section 4.4, table 2, appendix A.4): settings, model and problem.
+"""Language modelling (section 4.3, table 2, appendix A.4): settings, model and problem.
 
 Presets are the functions at the end; `rmc train lm --preset NAME --data FOLDER --core CORE` runs one.
 docs/language-modeling.md describes the data and the model. The paper's perplexities, valid / test:

@@ -1,4 +1,4 @@
-"""A word-level language model around any core (section 4.4, A.4), with the regularisers of recurrent models.
+"""A word-level language model around any core (section 4.3, A.4), with the regularisers of recurrent models.
 
     words -> embedding -> dropout -> core -> dropout -> projection -> softmax over all words
 

@@ -1,4 +1,4 @@
-"""Word-level language modelling (section 4.4, A.4): batches of a token file, perplexity.
+"""Word-level language modelling (section 4.3, A.4): batches of a token file, perplexity.
 
 A split is one long text. It is cut into B streams of equal length, and every window takes the next T tokens
 of all streams, so that a model which carries its state from window to window has read all that came before

@@ -1,4 +1,4 @@
-"""Learning to execute (section 4.3, A.2): read a small program, write its value; or copy, reverse, double.
+"""Learning to execute (section 4.1, A.2): read a small program, write its value; or copy, reverse, double.
 
 The generator is Sonnet's (docs/learning-to-execute.md). A program of nest N is built from the inside out: N
 times an operation is drawn and its first operand is the program so far, in brackets, or at first a literal;

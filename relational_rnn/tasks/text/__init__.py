@@ -1,4 +1,4 @@
-"""Text for language modelling (section 4.4): corpora -> words -> a vocabulary and memory-mapped token files.
+"""Text for language modelling (section 4.3): corpora -> words -> a vocabulary and memory-mapped token files.
 
     corpora.py     which files make up the splits of WikiText, Gutenberg, GigaWord or a folder of text
     hub.py         WikiText from the Hugging Face hub (extra `lm`)
