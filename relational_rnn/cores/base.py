@@ -33,6 +33,7 @@ class RecurrentCore(nn.Module):
     def __init__(self, *, batch_first: bool = False):
         super().__init__()
         self.batch_first = batch_first
+        self._shapes = None
 
     @property
     def input_size(self) -> int:
@@ -91,7 +92,7 @@ class RecurrentCore(nn.Module):
             raise ValueError(
                 f"input has shape {list(x.shape)}; allowed: {axes}{wanted} or unbatched [T, {wanted}"
             )
-        self._check_dtype(x)
+        self._check_input(x)
         restore = _Layout(batched=batched, batch_first=self.batch_first)
         if not batched:
             x = x.unsqueeze(1)
@@ -103,17 +104,34 @@ class RecurrentCore(nn.Module):
             resets = self._checked_resets(resets, restore, x)
         return x, state, resets, restore
 
-    def _check_dtype(self, x: Tensor) -> None:
-        wanted = next(self.parameters()).dtype
-        if x.dtype != wanted and not torch.is_autocast_enabled(x.device.type):
-            raise ValueError(f"input has dtype {x.dtype}; allowed: {wanted}, that of the parameters")
+    def _check_input(self, x: Tensor) -> None:
+        parameter = next(self.parameters(), None)  # a replica of nn.DataParallel has none of its own
+        if parameter is None:
+            return
+        if x.device != parameter.device:
+            raise ValueError(f"input is on {x.device}; allowed: {parameter.device}, as the parameters are")
+        if x.dtype != parameter.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"input has dtype {x.dtype}; allowed: {parameter.dtype}, that of the parameters")
 
     def _checked_state(self, state, batch_size, x):
         if state is None:
             return self.initial_state(batch_size, device=x.device)
-        wanted = self.initial_state(batch_size, device="meta")
-        _check_state(state, wanted, x.device)
+        _check_state(state, self._state_shapes(), batch_size, x.device)
         return state
+
+    def _check_step(self, x: Tensor, state: State) -> None:
+        """What `forward` checks, for one step: torch's own LSTM reads past the end of a state too small."""
+        if tuple(x.shape[1:]) != self.input_shape:
+            wanted = ", ".join(map(str, self.input_shape))
+            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
+        _check_state(state, self._state_shapes(), x.shape[0], x.device)
+
+    def _state_shapes(self):
+        """In the structure of a state, of each tensor its shape without the batch, as a list."""
+        if self._shapes is None:  # not functools.cached_property: torch.compile cannot enter its lock
+            state = self.initial_state(1, device="meta")
+            self._shapes = map_state(lambda part: list(part.shape[1:]), state)
+        return self._shapes
 
     def _checked_resets(self, resets, restore, x):
         if not isinstance(resets, Tensor) or resets.dtype != torch.bool:
@@ -140,7 +158,7 @@ class RecurrentCore(nn.Module):
         data, sizes = packed.data, packed.batch_sizes.tolist()
         if tuple(data.shape[1:]) != self.input_shape:
             raise ValueError(f"packed input has shape {list(data.shape)}; allowed: [sum, {self.input_shape}]")
-        self._check_dtype(data)
+        self._check_input(data)
         state = self._checked_state(state, sizes[0], data)
         if packed.sorted_indices is not None:
             state = map_state(lambda s: s.index_select(0, packed.sorted_indices), state)
@@ -211,18 +229,19 @@ def select(mask: Tensor, chosen: State, otherwise: State) -> State:
     return zip_states(pick, chosen, otherwise)
 
 
-def _check_state(state, wanted, device, name="state"):
-    if isinstance(wanted, tuple):
-        if not isinstance(state, tuple) or len(state) != len(wanted):
+def _check_state(state, shapes, batch_size, device, name="state"):
+    if isinstance(shapes, tuple):
+        if not isinstance(state, tuple) or len(state) != len(shapes):
             kind = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise ValueError(f"{name} must be a tuple of {len(wanted)}, got {kind}")
-        for i, (part, wanted_part) in enumerate(zip(state, wanted, strict=True)):
-            _check_state(part, wanted_part, device, f"{name}[{i}]")
+            raise ValueError(f"{name} must be a tuple of {len(shapes)}, got {kind}")
+        for i, (part, part_shapes) in enumerate(zip(state, shapes, strict=True)):
+            _check_state(part, part_shapes, batch_size, device, f"{name}[{i}]")
         return
+    wanted = [batch_size, *shapes]
     if not isinstance(state, Tensor):
-        raise ValueError(f"{name} must be a tensor of shape {list(wanted.shape)}, got {type(state).__name__}")
-    if state.shape != wanted.shape:
-        raise ValueError(f"{name} has shape {list(state.shape)}; allowed: {list(wanted.shape)}")
+        raise ValueError(f"{name} must be a tensor of shape {wanted}, got {type(state).__name__}")
+    if list(state.shape) != wanted:
+        raise ValueError(f"{name} has shape {list(state.shape)}; allowed: {wanted}")
     if state.device != device:
         raise ValueError(f"{name} is on {state.device}, the input on {device}; they must be together")
     if not state.is_floating_point():

@@ -91,9 +91,7 @@ class ConvLSTM(RecurrentCore):
         return zeros, zeros.clone()
 
     def step(self, x: Tensor, state):
-        if tuple(x.shape[1:]) != self.input_shape:
-            wanted = ", ".join(map(str, self.input_shape))
-            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
+        self._check_step(x, state)
         return self._step(same_conv2d(x, self.input_conv.weight, self.input_conv.bias), state)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):

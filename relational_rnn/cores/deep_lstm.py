@@ -53,8 +53,7 @@ class DeepLSTM(RecurrentCore):
         return tuple(layer.initial_state(batch_size, device=device, dtype=dtype) for layer in self.layers)
 
     def step(self, x: Tensor, state):
-        if x.dim() != 2 or x.shape[-1] != self.input_size:
-            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        self._check_step(x, state)
         hiddens, states = [], []
         for layer, layer_state in zip(self.layers, state, strict=True):
             layer_input = torch.cat([x, hiddens[-1]], dim=-1) if hiddens else x  # [B, I] or [B, I + U]

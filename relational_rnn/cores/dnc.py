@@ -142,8 +142,7 @@ class DNC(RecurrentCore):
         return (*(torch.zeros(batch_size, *shape, **options) for shape in shapes), controller)
 
     def step(self, x: Tensor, state):
-        if x.dim() != 2 or x.shape[-1] != self.input_size:
-            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        self._check_step(x, state)
         with torch.autocast(x.device.type, enabled=False):
             features, state = self._step(x, state)
             return self._clip(self.output(features)), state

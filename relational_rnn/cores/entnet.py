@@ -110,8 +110,7 @@ class EntNet(RecurrentCore):
         return zeros, zeros.clone()
 
     def step(self, x: Tensor, state):
-        if x.dim() != 2 or x.shape[-1] != self.input_size:
-            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        self._check_step(x, state)
         if self.style == "henaff":
             s = self.encoder(x)
             shared = self.from_input(s).unsqueeze(1) + self.from_key(self.keys)

@@ -56,8 +56,7 @@ class LSTM(RecurrentCore):
         return zeros, zeros.clone()
 
     def step(self, x: Tensor, state):
-        if x.dim() != 2 or x.shape[-1] != self.input_size:
-            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {self.input_size}]")
+        self._check_step(x, state)
         output, state = self._run(x.unsqueeze(0), state)
         return output[0], state
 

@@ -135,11 +135,9 @@ class RelationalMemory(RecurrentCore):
 
     def step(self, x: Tensor, state, folded: op.Folded | None = None):
         """As every core's step; `folded` spares what depends on the weights alone (see `fold`)."""
-        features = len(self.input_shape)
-        if x.dim() != features + 1 or tuple(x.shape[-features:]) != self.input_shape:
-            wanted = ", ".join(map(str, self.input_shape))
-            raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
+        self._check_step(x, state)
         if self.output_gate:
+            state = (part.to(self.input_projection.weight.dtype) for part in state)
             memory, gates, _ = reference.step(*state, self.project_inputs(x), self.weights(), self.spec)
             hidden = gates[2] * memory.tanh()
             return hidden.flatten(1), (memory, hidden)

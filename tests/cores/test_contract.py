@@ -1,0 +1,76 @@
+"""What every core must do, whichever it is."""
+
+import pytest
+import torch
+
+from relational_rnn import DNC, LSTM, ConvLSTM, DeepLSTM, EntNet, RelationalMemory
+from relational_rnn.cores.base import first_tensor, map_state
+
+CORES = {
+    "relational memory": lambda: RelationalMemory(5, 3, 4, 2),
+    "relational memory, torch": lambda: RelationalMemory(5, 3, 4, 2, backend="torch"),
+    "relational memory, output gate": lambda: RelationalMemory(5, 3, 4, 2, output_gate=True),
+    "lstm": lambda: LSTM(5, 6),
+    "deep lstm": lambda: DeepLSTM(5, 6),
+    "dnc": lambda: DNC(5, 4, 6, 3, 2, 2, hidden_size=7),
+    "entnet": lambda: EntNet(5, 3, 4),
+    "entnet, henaff": lambda: EntNet(5, 3, 4, "henaff"),
+    "conv lstm": lambda: ConvLSTM((3, 4, 2), 3, 2),
+}
+every_core = pytest.mark.parametrize("core", [make() for make in CORES.values()], ids=list(CORES))
+
+
+@every_core
+def test_a_step_refuses_a_state_of_another_size(core):
+    """torch's LSTM reads and writes past the end of a state too small, without a word."""
+    x = torch.randn(2, *core.input_shape)
+    wider = map_state(lambda part: torch.cat([part, part[..., :1]], -1), core.initial_state(2))
+    more_rows = map_state(lambda part: torch.cat([part, part[:, :1]], 1), core.initial_state(2))
+    for state in (core.initial_state(1), core.initial_state(3), wider, more_rows):
+        wrong = list(first_tensor(state).shape)
+        with pytest.raises(ValueError, match=r"has shape .*; allowed:") as error:
+            core.step(x, state)
+        assert str(wrong) in str(error.value)
+    for state in (None, [], "state"):
+        with pytest.raises(ValueError, match="must be a t"):
+            core.step(x, state)
+
+
+@every_core
+def test_a_state_of_another_precision_is_cast(core):
+    x = torch.randn(2, *core.input_shape)
+    state = core.initial_state(2)
+    output, _ = core.step(x, map_state(torch.Tensor.double, state))
+    torch.testing.assert_close(output, core.step(x, state)[0])
+
+
+@every_core
+def test_an_input_on_another_device_is_refused(core):
+    with pytest.raises(ValueError, match="input is on meta; allowed: cpu, as the parameters are"):
+        core(torch.randn(4, 2, *core.input_shape, device="meta"))
+
+
+@every_core
+def test_a_replica_as_data_parallel_makes_it(core):
+    """Its weights are plain tensors: `parameters()` gives none."""
+    x = torch.randn(4, 2, *core.input_shape)
+    replica = replicate(core)
+    assert not list(replica.parameters())
+    output, _ = replica(x)
+    torch.testing.assert_close(output, core(x)[0])
+    output.sum().backward()
+    assert all(p.grad is not None for p in core.parameters() if p.requires_grad)
+    core.zero_grad()
+
+
+def replicate(module):
+    """What torch.nn.parallel.replicate does for each GPU."""
+    replica = module._replicate_for_data_parallel()
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            replica._parameters[name] = None
+        else:
+            setattr(replica, name, parameter * 1)
+    for name, child in module._modules.items():
+        replica._modules[name] = None if child is None else replicate(child)
+    return replica
