@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from statistics import median
 
-from relational_rnn.analysis.claims import CLAIMS, PERCENT, PERPLEXITY, Claim
+from relational_rnn.analysis.claims import BEYOND, CLAIMS, PERCENT, PERPLEXITY, Claim
 from relational_rnn.analysis.results import as_run
 from relational_rnn.analysis.results_make import option, variant
 from relational_rnn.training.progress import duration
@@ -200,6 +200,7 @@ def table(results: dict[str, dict]) -> list[dict]:
             "metric": claim.metric,
             "paper": claim.paper,
             "paper_text": paper_number(claim),
+            "whose": "published" if claim.section == BEYOND else "paper",  # whose number that is
             "command": claim.command,
             "outcomes": [as_data(outcome) for outcome in outcomes(claim, results)],
         }

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,22 @@ def test_all_sections_without_data_say_how_to_make_it(visit, empty_page):
             shown_in(page, section)
             assert command in page.locator(f"#{section} .empty code").inner_text()
         assert "not run" in page.locator("#results .claims").first.inner_text()
+
+
+def test_kept_results_are_told_apart_and_credited(visit, tmp_path):
+    """The repository's own: a colour for each task of one model; others' numbers are not the paper's."""
+    data = export.collect([], Path(__file__).parents[2] / "results", weights=tmp_path)
+    export.write(data, tmp_path / "page")
+    with visit(tmp_path / "page", "results") as page:
+        cards = page.locator("#results .card")
+        table1 = cards.filter(has=page.get_by_text("Program evaluation and memorisation"))
+        names = table1.locator(".legend li").all_inner_texts()
+        dots = table1.locator(".legend .swatch")
+        colours = dots.evaluate_all("all => all.map((one) => one.style.background)")
+        assert len(set(colours)) == len(names) > 1  # by task, or by model once there are several
+        beyond = cards.filter(has=page.get_by_text("Not of the paper"))
+        assert "published" in beyond.locator(".claims thead").first.inner_text()
+        assert "paper" not in beyond.locator(".claims").first.inner_text()
 
 
 def test_the_page_without_its_data_says_so(visit, full_page, tmp_path):

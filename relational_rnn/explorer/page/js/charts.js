@@ -107,6 +107,6 @@
   E.legend = (series) => E.el("ul", { class: "legend" }, series.map((one) => {
     const dot = E.el("i", { class: "swatch", "aria-hidden": "true" });
     dot.style.background = one.colour;
-    return E.el("li", {}, dot, one.name, one.note ? E.el("span", { class: "muted" }, one.note) : null);
+    return E.el("li", {}, dot, E.el("span", {}, one.name, one.note ? E.el("span", { class: "muted" }, one.note) : null));
   }));
 })((window.Explorer ||= {}));

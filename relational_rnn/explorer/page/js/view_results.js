@@ -44,7 +44,7 @@
     });
   }
 
-  const shown = (value, percent) => (percent ? E.percent(value, 1) : E.number(value, 1));
+  const shown = (value, percent) => (percent ? E.percent(value, 1).replace(" ", "\u00a0") : E.number(value, 1));
 
   function chartCard(title, series, percent, levels) {
     const chart = E.lines(series, { label: `${title}: ${series.map((one) => one.name).join(", ")}`, percent, levels });
@@ -61,8 +61,9 @@
     const ran = claims.filter((claim) => claim.outcomes.length);
     const missing = claims.filter((claim) => !claim.outcomes.length);
     const note = missing.length ? `${ran.length} of ${claims.length} have been run.` : null;
-    const columns = ["what", "paper", "ours", "both on a line", "how"];
-    const hidden = (text) => (text === "paper" || text === "ours" ? text : E.el("span", { class: "spoken" }, text));
+    const { whose } = claims[0];
+    const columns = ["what", whose, "ours", "both on a line", "how"];
+    const hidden = (text) => (text === whose || text === "ours" ? text : E.el("span", { class: "spoken" }, text));
     // Roles, because a phone shows the rows as blocks, which takes a table's meaning from it.
     const table = (rows) => E.el("div", { class: "scroll" }, E.el("table", { class: "claims", role: "table" },
       E.el("thead", {}, E.el("tr", { role: "row" }, columns.map((text) => E.el("th", { scope: "col", role: "columnheader" }, hidden(text))))),
@@ -76,24 +77,29 @@
 
   const colourOf = (model) => `var(--slot-${Math.max(0, MODELS.indexOf(model)) % HUES})`;
 
-  /** Every seed of every claim's first outcome; a colour for each model. */
+  const unique = (items) => [...new Set(items)];
+
+  /** Every seed of every claim's first outcome; a colour for each model, or for each claim where all are of one. */
   function curves(claims) {
+    const models = unique(claims.map((claim) => claim.model));
+    const wordy = models.length === 1 && claims.length > 1 && claims.length <= HUES;
+    const nameOf = (claim) => (wordy ? `${claim.model}, ${claim.what}` : claim.model);
+    const colours = new Map(claims.map((claim, i) => [nameOf(claim), wordy ? `var(--slot-${i})` : colourOf(claim.model)]));
     const series = claims.flatMap((claim) => claim.outcomes.slice(0, 1).flatMap((outcome) => outcome.curves
       .filter((curve) => curve.step.length)
       .map((curve) => ({
         name: `${claim.model}, ${claim.what}${outcome.curves.length > 1 ? `, seed ${curve.seed}` : ""}`,
-        colour: colourOf(claim.model), points: curve.step.map((step, j) => [step, curve.value[j]]),
+        colour: colours.get(nameOf(claim)), points: curve.step.map((step, j) => [step, curve.value[j]]),
       }))));
-    if (!series.length) return null;
+    if (!series.some((one) => one.points.length > 1)) return null; // a point alone is in the table
     const percent = claims[0].unit === "%";
     const papers = [...grouped(claims.filter((claim) => claim.paper !== null), (claim) => claim.paper)];
     const levels = papers.length > MOST_LEVELS ? [] : papers.map(([paper, same]) => ({
       value: percent ? paper / 100 : paper,
-      name: `paper: ${[...new Set(same.map((claim) => claim.model))].join(", ")}`,
+      name: `${same[0].whose}: ${unique(same.map((claim) => claim.model)).join(", ")}`,
     }));
     const chart = E.lines(series, { label: `Learning curves: ${series.map((one) => one.name).join("; ")}`, percent, levels });
-    const models = [...new Set(claims.map((claim) => claim.model))];
-    return E.el("div", { class: "stack" }, chart.element, E.legend(models.map((name) => ({ name, colour: colourOf(name) }))));
+    return E.el("div", { class: "stack" }, chart.element, E.legend([...colours].map(([name, colour]) => ({ name, colour }))));
   }
 
   const cell = (label, kind, ...content) => E.el("td", { role: "cell", class: kind, "data-label": label }, ...content);
@@ -101,12 +107,12 @@
 
   const outcomeRows = (claim) => claim.outcomes.map((outcome, i) => E.el("tr", { role: "row" },
     heading(i ? `${claim.model}: another setting` : `${claim.model}: ${claim.what}`),
-    cell("paper", "amount", claim.paper_text), cell("ours", "amount", E.el("strong", {}, outcome.text)),
+    cell(claim.whose, "amount", claim.paper_text), cell("ours", "amount", E.el("strong", {}, outcome.text)),
     cell("", "picture", compare(claim, outcome)),
     cell("", "how", `${outcome.updates} updates, ${outcome.time}, ${outcome.hardware}`, E.el("br"), E.el("code", {}, outcome.command))));
 
   const missingRow = (claim) => E.el("tr", { class: "none", role: "row" }, heading(`${claim.model}: ${claim.what}`),
-    cell("paper", "amount", claim.paper_text), cell("ours", "amount", "not run"), cell("", "picture"),
+    cell(claim.whose, "amount", claim.paper_text), cell("ours", "amount", "not run"), cell("", "picture"),
     cell("", "how", E.el("code", {}, claim.command)));
 
   /** The paper's number as a ring and ours as dots, on a line from 0 to the largest. */
