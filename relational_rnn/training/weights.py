@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from torch import nn
 
 from relational_rnn.training import checkpoint
@@ -23,7 +25,16 @@ def load_weights(run: RunFolder, model: nn.Module) -> dict:
             tensors, meta = checkpoint.load(path)
         except ValueError as error:
             raise RunFolderError(str(error)) from error
-        records = run.metrics()
-        meta = {"step": meta["step"], "seconds": records[-1]["seconds"] if records else 0.0}
+        meta = {"step": meta["step"], "seconds": _last_seconds(run)}
     checkpoint.load_model(model, tensors, path)
     return {"step": meta["step"], "seconds": meta["seconds"]}
+
+
+def _last_seconds(run: RunFolder) -> float:
+    """Of the last whole record: damage elsewhere in metrics.jsonl is no reason to refuse the weights."""
+    for line in reversed(run.metrics_path.read_text(errors="replace").splitlines()):
+        try:
+            return float(json.loads(line)["seconds"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return 0.0

@@ -142,6 +142,8 @@ def test_damaged_lines_and_missing_weights_are_named(run_of, tmp_path):
     (run / "metrics.jsonl").write_text("".join(["{oops\n", *lines]))
     for checkpoint in (run / "checkpoints").iterdir():
         checkpoint.unlink()
+    assert len(export.collect([run], weights=tmp_path / "none")["memory"]) == 1  # the weights kept at the end
+    (run / "weights.safetensors").unlink()
     data = export.collect([run], weights=tmp_path / "none")
     assert data["memory"] == []
     assert len(data["results"]["runs"][0]["points"]) >= 1
