@@ -42,6 +42,8 @@ def main(arguments: list[str]) -> int:
     lengths = numbers("--unrolls", unrolls) if unrolls else []
     if precision not in ("fp32", "tf32", "bf16"):
         raise UsageError(f"--precision {precision!r} is not allowed; allowed: fp32, tf32, bf16")
+    if out is not None and not Path(out).parent.is_dir():
+        raise UsageError(f"--out {out} is not allowed: {Path(out).parent} is no folder")
     if out is not None and Path(out).exists():
         raise UsageError(f"--out {out} exists already; choose another file")
 

@@ -18,6 +18,7 @@ RUN is a run folder of `rmc train lm`. Prints the prompt and --length (50) words
 The same --seed (0) gives the same text. <unk> is not drawn unless --keep-unknown is given. The prompt is cut
 into words as the training text was. --suggest prints the K likeliest next words instead, with probabilities.
 """
+LARGEST_SEED = 2**63 - 1  # of a torch.Generator
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
     arguments, device = take_option(arguments, "--device", default="auto")
     if len(arguments) != 1:
         raise UsageError(f"rmc generate takes one run folder and options of --help, got {arguments}")
-    length, seed = whole("--length", length, 0), whole("--seed", seed, 0)
+    length, seed = whole("--length", length, 0), whole("--seed", seed, 0, LARGEST_SEED)
     top_k = None if top_k is None else whole("--top-k", top_k, 1)
     suggestions = None if suggestions is None else whole("--suggest", suggestions, 1)
     try:
@@ -85,9 +86,10 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def whole(option: str, value: str, least: int) -> int:
-    if not value.isdecimal() or int(value) < least:
-        raise UsageError(f"{option} {value!r} is not allowed; allowed: a whole number from {least}")
+def whole(option: str, value: str, least: int, most: int | None = None) -> int:
+    if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
+        allowed = f"a whole number from {least}" + ("" if most is None else f" to {most}")
+        raise UsageError(f"{option} {value!r} is not allowed; allowed: {allowed}")
     return int(value)
 
 

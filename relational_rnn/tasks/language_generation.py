@@ -40,7 +40,8 @@ def generate(
             if top_k is not None:
                 lowest = scores.topk(min(top_k, len(scores))).values[-1]
                 scores = scores.where(scores >= lowest, -torch.inf)
-            chances = (scores / temperature).softmax(0)
+            # In float64 and from the likeliest down: no temperature above 0 then overflows all of them.
+            chances = ((scores - scores.max()).double() / temperature).softmax(0).float()
             word = int(torch.multinomial(chances, 1, generator=generator))
         yield word
         scores, state = _read(model, [word], state)

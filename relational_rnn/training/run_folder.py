@@ -51,7 +51,7 @@ class RunFolder:
         run = cls(Path(path))
         try:
             run.path.mkdir(parents=True)
-        except (FileExistsError, NotADirectoryError) as error:
+        except FileExistsError as error:
             raise RunFolderError(
                 f"run folder {run.path} exists already; choose another --run, or continue it with "
                 f"`rmc train --resume {run.path}`"

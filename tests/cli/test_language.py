@@ -100,6 +100,8 @@ def test_a_terminal_is_safe_from_the_words():
         (["generate", "RUN", "--temperature", "hot"], "--temperature is not allowed"),
         (["generate", "RUN", "--temperature", "nan"], "--temperature is not allowed"),
         (["generate", "RUN", "--suggest", "100000"], "count=100000 is not allowed; allowed: 1 to"),
+        (["generate", "RUN", "--seed", str(2**64)], f"--seed '{2**64}' is not allowed; allowed: a whole"),
+        (["eval", "RUN", "--out", "nowhere/scores.json"], "nowhere is no folder"),
         (["generate", "RUN", "more"], "takes one run folder"),
         (["generate", "nowhere"], "run folder nowhere does not exist"),
         (["train", "lm", "--preset", "smoke"], "data='' is not allowed"),

@@ -288,7 +288,7 @@ def test_seeds_and_temperatures():
         return list(generate(model, [3], length=20, generator=generator, **options))
 
     assert text(1) == text(1) != text(2)
-    assert text(1, temperature=1e-4) == text(2, temperature=0)
+    assert text(1, temperature=1e-4) == text(2, temperature=1e-320) == text(3, temperature=0)
     assert len(text(1)) == 20
     assert text(1, temperature=5.0) != text(1)
     for options in (dict(temperature=-1.0), dict(top_k=0)):

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from relational_rnn.training.run_folder import RunFolder, environment
+from relational_rnn.training.run_folder import RunFolder, RunFolderError, environment
 
 
 @pytest.fixture
@@ -55,3 +55,9 @@ def test_without_a_note_file_nothing_stops(run):
 
 def test_parameters_may_be_unknown():
     assert environment()["parameters"] is None
+
+
+def test_a_folder_inside_a_file_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match="run cannot be made: Not a directory"):
+        RunFolder.create(tmp_path / "file" / "run", "nth-farthest", "smoke", {})
