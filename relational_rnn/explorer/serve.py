@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 ADDRESS = "127.0.0.1"
 TYPES = {
@@ -64,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(
                 421, "text/plain; charset=utf-8", b"this server is for its own machine\n", with_body
             )
-        name = unquote(urlsplit(self.path).path)
+        name = unquote(self.path.partition("?")[0])  # urlsplit raises for some malformed requests
         path = self.server.files.get("/index.html" if name == "/" else name)
         if path is None:
             return self._send(404, "text/plain; charset=utf-8", b"not found\n", with_body)

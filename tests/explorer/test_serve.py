@@ -75,6 +75,7 @@ def test_head_has_no_body(server):
         "/.",
         "/js/",
         "/x%00",
+        "http://[x/",
     ],
 )
 def test_nothing_else(server, path):
