@@ -10,10 +10,12 @@ from importlib.util import find_spec
 from relational_rnn.cli import UsageError
 
 EXTRAS = {
+    "lm": ("huggingface-hub", "pyarrow"),
     "track": ("tensorboard", "wandb"),
     "sweep": ("optuna",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
-    "dev": ("pytest", "hypothesis", "ruff"),
+    "distributed": ("ray",),
+    "dev": ("pytest", "hypothesis", "playwright", "ruff"),
 }
 
 

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 
+from relational_rnn.cli import doctor
 from relational_rnn.cli.__main__ import main
 from relational_rnn.training import checkpoint
 from relational_rnn.training.run_folder import RunFolder
+from tests.markdown import ROOT
 
 SMOKE = ["train", "nth-farthest", "--preset", "smoke"]
 TIMINGS = ("seconds", "steps_per_second")
@@ -95,6 +98,11 @@ def test_doctor(capsys):
     said = capsys.readouterr().out
     for word in ("torch", "cuda", "triton", "backends", "[track]"):
         assert word in said
+
+
+def test_doctor_knows_every_extra():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(doctor.EXTRAS) == set(declared)
 
 
 # ------------------------------------------------------------------ training
