@@ -72,12 +72,13 @@ class LearningToExecute:
         require(self.task in TASKS, "task", self.task, ", ".join(TASKS))
         if self.nest is None:
             object.__setattr__(self, "nest", 1 if self.memorisation else 2)
-        require(isinstance(self.length, int) and self.length >= 1, "length", self.length, "1 or more")
+        require(_whole(self.length) and self.length >= 1, "length", self.length, "1 or more")
         if self.memorisation:
-            require(self.nest == 1, "nest", self.nest, f"1, for {self.task} has no programs to nest")
+            valid = _whole(self.nest) and self.nest == 1
+            require(valid, "nest", self.nest, f"1, for {self.task} has no programs to nest")
         else:
             require(self.length <= MAX_LENGTH, "length", self.length, f"1 to {MAX_LENGTH} for programs")
-            valid = isinstance(self.nest, int) and 1 <= self.nest <= MAX_NEST
+            valid = _whole(self.nest) and 1 <= self.nest <= MAX_NEST
             require(valid, "nest", self.nest, f"1 to {MAX_NEST}")
 
     @property
@@ -101,7 +102,7 @@ class LearningToExecute:
         self, batch_size: int, *, generator: torch.Generator, curriculum: Curriculum | None = None
     ) -> Batch:
         """Draw samples on the generator's device: of the curriculum's difficulties, or all of the maximum."""
-        require(batch_size >= 0, "batch_size", batch_size, "0 or more")
+        require(_whole(batch_size) and batch_size >= 0, "batch_size", batch_size, "0 or more")
         if curriculum is None:
             length, nest = (
                 torch.full((batch_size,), n, device=generator.device) for n in (self.length, self.nest)
@@ -113,6 +114,10 @@ class LearningToExecute:
         if self.memorisation:
             return _memorisation(self, length, generator)
         return _programs(self, length, nest, generator)
+
+
+def _whole(number) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def loss(logits: Tensor, batch: Batch) -> Tensor:

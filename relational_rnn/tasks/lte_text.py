@@ -27,6 +27,9 @@ PAD, START, ZERO = IDS["."], IDS["~"], IDS["0"]
 PROGRAMS = ("addition", "control", "program")
 MEMORISATION = ("copy", "reverse", "double")
 TASKS = (*PROGRAMS, *MEMORISATION)
+OPERATIONS = {"addition": ("+",), "control": ("if", "for"), "program": ("+", "-", "*", "if", "for")}
+DIGITS = set("0123456789")
+DEEPEST = 100  # nesting that the checker reads: it recurses
 
 
 def encode(texts: Sequence[str], steps: int | None = None) -> Tensor:
@@ -47,13 +50,14 @@ def encode(texts: Sequence[str], steps: int | None = None) -> Tensor:
 def decode(ids: Tensor | Sequence, *, keep_padding: bool = False) -> list[str]:
     """Ids [T, B] (or one sequence [T]) -> readable texts, without the padding at their end."""
     if not isinstance(ids, Tensor):
-        rows = [row for row in ids if isinstance(row, Sequence)]
-        lengths = sorted({len(row) for row in rows})
+        rows = [row.tolist() if hasattr(row, "tolist") else row for row in ids]
+        lengths = sorted({len(row) if isinstance(row, Sequence) else 0 for row in rows})
         require(len(lengths) <= 1, "row lengths", lengths, "rows of one length; a batch may not mix them")
-        ids = torch.as_tensor(ids)
+        ids = torch.as_tensor(rows, dtype=None if rows else torch.long)
     require(ids.dim() in (1, 2), "shape", list(ids.shape), "[T, B] or [T]")
     check_ids(ids)
-    columns = ids.reshape(ids.shape[0], -1).t().tolist()
+    rows = (ids if ids.dim() == 2 else ids[:, None]).tolist()  # a list of no rows does not know its columns
+    columns = zip(*rows, strict=True) if rows else [()] * (ids.shape[1] if ids.dim() == 2 else 1)
     texts = ["".join(TOKENS[i] for i in column) for column in columns]
     return texts if keep_padding else [text.rstrip(".") for text in texts]
 
@@ -73,13 +77,18 @@ def answer(task: str, text: str) -> str:
     """What a task asks for, given its input; a ValueError where the input is not one of the task's."""
     require(task in TASKS, "task", task, ", ".join(TASKS))
     if task in MEMORISATION:
-        require(text.isdigit(), "text", text, "digits")
+        require(text.isdigit() and text.isascii(), "text", text, "digits")
         return {"copy": text, "reverse": text[::-1], "double": text + text}[task]
+    require(text.count("(") <= DEEPEST, "text", f"{text[:20]}...", f"at most {DEEPEST} brackets")
     parser = Parser(text)
     value = parser.expression()
     parser.expect("")
-    (length,) = parser.literal_lengths  # the generator gives all literals of a program the same
-    return str(value % 10 ** (length + 1))
+    others = sorted(parser.operations - set(OPERATIONS[task]))
+    require(not others, "operations", others, f"{', '.join(OPERATIONS[task])} in {task}")
+    require(bool(parser.operations), "text", text, "a program with an operation")
+    lengths = sorted(parser.literal_lengths)
+    require(len(lengths) == 1, "literal lengths", lengths, "one length for all literals of a program")
+    return str(value % 10 ** (lengths[0] + 1))
 
 
 class Parser:
@@ -93,25 +102,27 @@ class Parser:
     def __init__(self, text: str):
         self.text, self.at = text, 0
         self.literal_lengths: set[int] = set()
+        self.operations: set[str] = set()
 
     def expression(self) -> int:
         if self.accept("x="):
             value = self.term()
             self.expect("for[")
-            times = self.number(literal=False)
+            self.operations.add("for")
+            times = self.count()
             self.expect("]x+=")
             step = self.number()
             for _ in range(times):
                 value += step
             return value
         value = self.term()
-        if self.accept("+"):
+        if self.operation("+"):
             return value + self.number()
-        if self.accept("-"):
+        if self.operation("-"):
             return value - self.number()
-        if self.accept("*"):
+        if self.operation("*"):
             return value * self.number()
-        if self.accept("if"):
+        if self.operation("if"):
             left, greater = self.number(), self.accept(">")
             if not greater:
                 self.expect("<")
@@ -128,16 +139,28 @@ class Parser:
             return value
         return self.number()
 
-    def number(self, literal: bool = True) -> int:
+    def number(self) -> int:
         begin = self.at
-        while self.text[self.at : self.at + 1].isdigit():
+        while self.text[self.at : self.at + 1] in DIGITS:
             self.at += 1
         digits = self.text[begin : self.at]
         if not digits or digits[0] == "0":
             raise ValueError(f"{self.text!r}: a number without leading zero must stand at {begin}")
-        if literal:
-            self.literal_lengths.add(len(digits))
+        self.literal_lengths.add(len(digits))
         return int(digits)
+
+    def count(self) -> int:
+        digit = self.text[self.at : self.at + 1]
+        if digit not in DIGITS or digit == "0":
+            raise ValueError(f"{self.text!r}: a digit from 1 to 9 must stand at {self.at}")
+        self.at += 1
+        return int(digit)
+
+    def operation(self, word: str) -> bool:
+        found = self.accept(word)
+        if found:
+            self.operations.add(word)
+        return found
 
     def accept(self, word: str) -> bool:
         found = self.text.startswith(word, self.at)

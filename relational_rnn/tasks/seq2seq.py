@@ -80,6 +80,7 @@ class Seq2Seq(nn.Module):
 
         Targets [T, B] are for training alone; `feedback` and `generator` only for the scheduled regime.
         """
+        require(isinstance(steps, int) and steps >= 1, "steps", steps, "1 or more")
         state = self.encode(inputs, lengths)
         batch_size = inputs.shape[1]
         if targets is not None and tuple(targets.shape) != (steps, batch_size):
@@ -106,6 +107,8 @@ class Seq2Seq(nn.Module):
             raise ValueError(f"inputs and lengths have shapes {shapes}; allowed: [S, B] and [B]")
         if not inputs.is_cuda:  # on a GPU these checks would wait for it
             check_ids(inputs, self.vocabulary)
+            whole = not lengths.is_floating_point()
+            require(whole, "lengths dtype", lengths.dtype, "an integer dtype")
             short = lengths[(lengths < 1) | (lengths > len(inputs))]
             require(not short.numel(), "lengths", short.tolist()[:5], f"1 to {len(inputs)}")
         at = torch.arange(len(inputs), device=inputs.device)[:, None] - (len(inputs) - lengths)  # [S, B]
@@ -118,7 +121,7 @@ class Seq2Seq(nn.Module):
         return self.head(outputs.flatten(-len(self.decoder.output_shape)))
 
     def one_hot(self, ids: Tensor) -> Tensor:
-        return F.one_hot(ids, self.vocabulary).to(self._features.dtype)
+        return F.one_hot(ids.long(), self.vocabulary).to(self._features.dtype)
 
     def _fed_back(self, symbol, state, steps, targets, feedback, generator):
         outputs = []

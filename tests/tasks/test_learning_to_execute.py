@@ -90,6 +90,29 @@ def test_checker_by_hand(program, value):
         assert answer("program", program) == value
 
 
+@pytest.mark.parametrize(
+    ("task", "program", "message"),
+    [
+        ("addition", "1*2", r"operations=\['\*'\] is not allowed; allowed: \+ in addition"),
+        ("control", "1+2", r"operations=\['\+'\] is not allowed; allowed: if, for in control"),
+        ("program", "12", "text='12' is not allowed; allowed: a program with an operation"),
+        ("program", "12+3", r"literal lengths=\[1, 2\] is not allowed"),
+        ("program", "x=1for[12]x+=3", r"'\]x\+=' must stand at 8"),
+        ("program", "\u0663+\u0663", "must stand at 0"),
+        ("program", "(" * 3000, "at most 100 brackets"),
+        ("copy", "\u00b2", "allowed: digits"),
+    ],
+)
+def test_the_checker_refuses_what_is_not_of_the_task(task, program, message):
+    with pytest.raises(ValueError, match=message):
+        answer(task, program)
+
+
+def test_no_steps_and_no_samples_decode_to_nothing():
+    assert decode(torch.zeros(0, 3, dtype=torch.long)) == ["", "", ""]
+    assert decode(torch.zeros(4, 0, dtype=torch.long)) == []
+
+
 # ------------------------------------------------------------------ the generator
 
 
@@ -299,6 +322,8 @@ def test_naive_samples_follow_the_level():
         (("program", 5, 5), "nest=5"),
         (("copy", 5, 2), "nest=2 is not allowed; allowed: 1"),
         (("copy", 0), "length=0"),
+        (("copy", True), "length=True"),
+        (("copy", 5, 1.0), "nest=1.0"),
     ],
 )
 def test_bad_task(arguments, message):
@@ -317,8 +342,12 @@ def test_bad_values():
         encode(["1", "12"])
     with pytest.raises(ValueError, match=r"row lengths=\[1, 2\]"):
         decode([[1], [1, 2]])
+    with pytest.raises(ValueError, match=r"row lengths=\[0, 1\]"):
+        decode([1, torch.tensor([1])])
     with pytest.raises(ValueError, match="steps=1"):
         encode(["12"], 1)
+    with pytest.raises(ValueError, match=r"batch_size=2\.5"):
+        draw(LearningToExecute(), 2.5)
     with pytest.raises(ValueError, match=r"characters=\['y'\]"):
         encode(["y=1"])
     with pytest.raises(ValueError, match="strategy='hard'"):

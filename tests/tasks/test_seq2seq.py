@@ -137,6 +137,10 @@ def test_bad_arguments():
         model(torch.full_like(batch.inputs, 45), batch.input_lengths, task.output_steps)
     with pytest.raises(ValueError, match=r"lengths=\[0"):
         model(batch.inputs, torch.zeros_like(batch.input_lengths), task.output_steps)
+    with pytest.raises(ValueError, match=r"lengths dtype=torch\.float32"):
+        model(batch.inputs, batch.input_lengths.float(), task.output_steps)
+    with pytest.raises(ValueError, match="steps=0"):
+        model(batch.inputs, batch.input_lengths, 0)
     with pytest.raises(ValueError, match=r"allowed: \[S, B\] and \[B\]"):
         model(batch.inputs, batch.input_lengths[:2], task.output_steps)
     with pytest.raises(ValueError, match="targets have shape"):
