@@ -113,8 +113,20 @@ def load(path: Path) -> dict:
 
 def load_all(folder: Path) -> dict[str, dict]:
     """Every result of a results folder, checked, by its path from there (`runs/NAME.json`), sorted."""
-    found = sorted((Path(folder) / "runs").glob("*.json"))
-    return {f"runs/{path.name}": load(path) for path in found}
+    found = {f"runs/{path.name}": load(path) for path in sorted((Path(folder) / "runs").glob("*.json"))}
+    for message in copies(found):
+        raise ResultError(f"{folder}: {message}")
+    return found
+
+
+def copies(found: dict[str, dict]) -> list[str]:
+    """What to say of files that are copies of others: a run counted twice would pass for two seeds."""
+    first: dict[str, str] = {}
+    return [
+        f"{name} is a copy of {first[result['sha256']]}; remove one"
+        for name, result in found.items()
+        if first.setdefault(result["sha256"], name) != name
+    ]
 
 
 def check_other(path: Path) -> dict:

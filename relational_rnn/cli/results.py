@@ -145,14 +145,17 @@ def check(arguments: list[str], folder: Path) -> int:
 
     if arguments:
         raise UsageError(f"rmc results check takes no arguments, got {arguments[0]!r}")
-    wrong, checked = [], 0
+    wrong, checked, found = [], 0, {}
     for pattern, look in (("runs/*.json", results.load), ("*.json", results.check_other)):
         for path in sorted(folder.glob(pattern)):
             checked += 1
             try:
-                look(path)
+                content = look(path)
+                if look is results.load:
+                    found[str(path)] = content
             except results.ResultError as error:
                 wrong.append(str(error))
+    wrong += results.copies(found)
     for message in wrong:
         print(f"rmc: {message}", file=sys.stderr)
     print(f"{checked} files checked, {len(wrong)} refused")

@@ -53,6 +53,16 @@ def test_from_a_run_to_the_report(trained, tmp_path, monkeypatch, capsys):
     refused(capsys, ["results", "build"], "was edited or damaged")
 
 
+def test_a_copy_is_no_second_seed(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["results", "add", str(trained)]) == 0
+    path = tmp_path / "results" / "runs" / "nth-farthest-3x2-smoke-rmc-seed5.json"
+    shutil.copy(path, path.with_name("seed6.json"))
+    assert main(["results", "check"]) == 1
+    assert f"seed6.json is a copy of {path.relative_to(tmp_path)}" in capsys.readouterr().err
+    refused(capsys, ["results", "build"], "runs/seed6.json is a copy of runs/nth-farthest-3x2")
+
+
 def test_parameters_of_an_older_folder_are_counted(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained, tmp_path / "old")
