@@ -126,3 +126,17 @@ def test_a_model_of_the_paper_s_size(visit, tmp_path, empty_page):
         reading.settle(page)
         assert reading.table(page, "Probabilities as a table") != first
         compare(page, config.task, model)
+
+
+def test_the_weights_in_the_package(visit, tmp_path):
+    """Three random questions to the model that is released."""
+    released = pretrained.load_pretrained("nth-farthest-8x16")
+    for module in released.model.modules():
+        if isinstance(module, RelationalMemory):
+            module.backend = "reference"
+    export.write(export.collect([]), tmp_path / "page")
+    with visit(tmp_path / "page") as page:
+        for _ in range(3):
+            compare(page, released.config.task, released.model)
+            page.get_by_role("button", name="Random question").click()
+            reading.settle(page)
