@@ -27,6 +27,7 @@ LOCK = KEY + NUM_COLOURS
 DECOY = LOCK + NUM_COLOURS
 
 MAX_FAILED_TRIES = 200
+LARGEST_ROOM = 50  # the table of which places exclude which has about grid_size^4 entries
 
 
 @dataclass
@@ -59,8 +60,11 @@ class LevelGenerator:
                 raise ValueError(f"{name} is {tuple(counts)}; allowed: counts from 0")
         if branch_length < 1:
             raise ValueError(f"branch_length is {branch_length}; allowed: from 1")
-        if grid_size < 5:
-            raise ValueError(f"grid_size is {grid_size}; a box and its surroundings need at least 5")
+        if not isinstance(grid_size, int) or not 5 <= grid_size <= LARGEST_ROOM:
+            raise ValueError(
+                f"grid_size is {grid_size}; allowed: whole numbers from 5, which a box and its surroundings "
+                f"need, to {LARGEST_ROOM}"
+            )
         self.grid_size, self.side, self.branch_length = grid_size, grid_size + 2, branch_length
         self.device = torch.device(device)
         self.longest, self.most_forward, self.most_backward = (

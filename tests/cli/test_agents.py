@@ -35,7 +35,7 @@ def test_train_eval_resume(tmp_path, capsys, game, solved):
     [
         (
             ["box-world", "--task.grid-size", "4"],
-            "grid_size is 4; a box and its surroundings need at least 5",
+            "grid_size is 4; allowed: whole numbers from 5",
         ),
         (["box-world", "--learning.unroll", "0"], "unroll=0 is not allowed; allowed: 1 or more"),
         (["box-world", "--model.total-units", "30"], "total_units=30 is not allowed"),

@@ -431,7 +431,9 @@ def test_matching_colours_without_looking_ahead_solves_about_a_third():
 def test_errors_name_the_value():
     for options, words in [
         (dict(view="near"), "view is 'near'; allowed: viewport, full"),
-        (dict(grid_size=4), "grid_size is 4"),
+        (dict(grid_size=4), "grid_size is 4; allowed: whole numbers from 5"),
+        (dict(grid_size=12.5), "grid_size is 12.5; allowed: whole numbers"),
+        (dict(grid_size=300), "grid_size is 300; allowed: .* to 50"),
         (dict(grid_size=7), "grid_size is 7; it almost never holds 10 boxes"),
         (dict(solution_lengths=(0, 1)), r"solution_lengths is \(0, 1\); allowed: each from 1 to 18"),
         (dict(solution_lengths=()), r"solution_lengths is \(\)"),
