@@ -26,7 +26,7 @@ usage: rmc COMMAND ...
   rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
-  rmc record GAME PATH          a film of a random player, .gif or .mp4
+  rmc record GAME PATH          a film of a run's agent or a random player, .gif or .mp4
   rmc bench                     the core's speed on this machine's GPU; needs the repository
 
 experiments: nth-farthest, lte, box-world, mini-pacman, lm
