@@ -96,7 +96,9 @@ class RecurrentCore(nn.Module):
         restore = _Layout(batched=batched, batch_first=self.batch_first)
         if not batched:
             x = x.unsqueeze(1)
-            state = None if state is None else map_state(lambda s: s.unsqueeze(0), state)
+            if state is not None:
+                _check_state(state, self._state_shapes(), [], x.device)
+                state = map_state(lambda s: s.unsqueeze(0), state)
         elif self.batch_first:
             x = x.transpose(0, 1)
         state = self._checked_state(state, x.shape[1], x)
@@ -116,7 +118,7 @@ class RecurrentCore(nn.Module):
     def _checked_state(self, state, batch_size, x):
         if state is None:
             return self.initial_state(batch_size, device=x.device)
-        _check_state(state, self._state_shapes(), batch_size, x.device)
+        _check_state(state, self._state_shapes(), [batch_size], x.device)
         return state
 
     def _check_step(self, x: Tensor, state: State) -> None:
@@ -124,7 +126,7 @@ class RecurrentCore(nn.Module):
         if tuple(x.shape[1:]) != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
             raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
-        _check_state(state, self._state_shapes(), x.shape[0], x.device)
+        _check_state(state, self._state_shapes(), [x.shape[0]], x.device)
 
     def _state_shapes(self):
         """In the structure of a state, of each tensor its shape without the batch, as a list."""
@@ -229,15 +231,15 @@ def select(mask: Tensor, chosen: State, otherwise: State) -> State:
     return zip_states(pick, chosen, otherwise)
 
 
-def _check_state(state, shapes, batch_size, device, name="state"):
+def _check_state(state, shapes, batch, device, name="state"):
     if isinstance(shapes, tuple):
         if not isinstance(state, tuple) or len(state) != len(shapes):
             kind = f"tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             raise ValueError(f"{name} must be a tuple of {len(shapes)}, got {kind}")
         for i, (part, part_shapes) in enumerate(zip(state, shapes, strict=True)):
-            _check_state(part, part_shapes, batch_size, device, f"{name}[{i}]")
+            _check_state(part, part_shapes, batch, device, f"{name}[{i}]")
         return
-    wanted = [batch_size, *shapes]
+    wanted = [*batch, *shapes]
     if not isinstance(state, Tensor):
         raise ValueError(f"{name} must be a tensor of shape {wanted}, got {type(state).__name__}")
     if list(state.shape) != wanted:

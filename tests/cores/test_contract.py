@@ -37,6 +37,17 @@ def test_a_step_refuses_a_state_of_another_size(core):
 
 
 @every_core
+def test_an_unbatched_input_refuses_a_state_with_a_batch(core):
+    x = torch.randn(4, *core.input_shape)
+    with pytest.raises(ValueError, match=r"has shape \[1, .*; allowed:") as error:
+        core(x, core.initial_state(1))
+    allowed = list(first_tensor(core.initial_state(1)).shape[1:])
+    assert str(error.value).endswith(f"allowed: {allowed}")
+    with pytest.raises(ValueError, match="must be a t"):
+        core(x, "state")
+
+
+@every_core
 def test_a_state_of_another_precision_is_cast(core):
     x = torch.randn(2, *core.input_shape)
     state = core.initial_state(2)
