@@ -33,13 +33,15 @@ def main(arguments: list[str]) -> int:
     arguments, folder = take_option(arguments, "--resume")
     if folder is not None:
         return resume(folder, arguments)
-    arguments, preset = take_option(arguments, "--preset", default="fast")
+    arguments, preset = take_option(arguments, "--preset")
     arguments, run = take_option(arguments, "--run")
     if not arguments:
         raise UsageError(f"no experiment given; allowed: {', '.join(EXPERIMENTS)}")
     name, *rest = arguments
     with user_errors():
         experiment = load_experiment(name)
+    if preset is None:
+        preset = getattr(experiment, "DEFAULT_PRESET", "fast")
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
     config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")

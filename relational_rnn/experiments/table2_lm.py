@@ -308,3 +308,4 @@ PRESETS = {
     "gutenberg45": gutenberg45,
     "smoke": smoke,
 }
+DEFAULT_PRESET = "wikitext2"  # there is no `fast` one: what is fast depends on the text

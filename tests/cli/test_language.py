@@ -56,6 +56,14 @@ def test_help_of_a_language_models_evaluation(run, capsys):
     assert "--unrolls" in capsys.readouterr().out
 
 
+def test_without_a_preset_it_is_that_of_wikitext_2(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "lm", "--help"])
+    assert "rmc train lm --preset wikitext2" in capsys.readouterr().out
+    assert main(["train", "lm"]) == 2
+    assert "data='' is not allowed" in capsys.readouterr().err
+
+
 def test_generate(run, capsys):
     arguments = ["generate", str(run), "--device", "cpu", "--length", "12"]
     assert main([*arguments, "--prompt", "the of strange", "--seed", "3"]) == 0
