@@ -329,6 +329,21 @@ def test_damaged_run_folders(finished, tmp_path, capsys, damage, part, command):
     assert snapshot(run) == before
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "nth-farthest", "--help"], ["doctor"]])
+def test_a_reader_that_has_had_enough_is_no_error(arguments, unbuffered):
+    """As `rmc ... | head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "relational_rnn.cli", *arguments]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_resume_names_another_experiment(finished, capsys):
     refused(
         capsys,
