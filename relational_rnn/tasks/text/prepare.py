@@ -150,7 +150,9 @@ def _record(folder: Path) -> dict:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}; delete it and prepare again") from error
-    if not isinstance(record, dict) or not {"request", "vocabulary", "tokens"} <= record.keys():
+    parts = [record.get(name) for name in ("request", "tokens")] if isinstance(record, dict) else []
+    whole = bool(parts) and all(isinstance(part, dict) for part in parts) and "vocabulary" in record
+    if not whole or not ("rules" in parts[0] and parts[1].keys() >= set(SPLITS)):
         raise ValueError(f"{path} was not written by this program; delete it and prepare again")
     return record
 

@@ -251,6 +251,16 @@ def test_files_of_different_preparations_do_not_pass_for_one(tmp_path):
         prepare(corpus, one.folder, min_count=1)
 
 
+@pytest.mark.parametrize("part", ["request", "vocabulary", "tokens"])
+@pytest.mark.parametrize("value", [None, {}])
+def test_a_record_that_lacks_something_is_an_error(tmp_path, part, value):
+    corpus = wikitext(make_wikitext(tmp_path / "text", lines=5))
+    path = prepare(corpus, tmp_path / "out").folder / "prepared.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {part: value}))
+    with pytest.raises(ValueError, match="prepare again"):
+        open_prepared(tmp_path / "out")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("WIKITEXT2" not in os.environ, reason="WIKITEXT2 names the folder of wiki.*.tokens")
 def test_wikitext_2_has_the_published_counts(tmp_path):
