@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -93,6 +94,9 @@ def serve(folder: Path, port: int, browser: bool) -> int:
         print(f"open {server.address} (Ctrl-C ends)", flush=True)
         if browser:
             webbrowser.open(server.address)
+        # Both signals end it and remove the page, also where a shell had it ignore Ctrl-C (in the background).
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0

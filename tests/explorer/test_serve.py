@@ -130,10 +130,15 @@ def test_a_folder_that_is_no_export_is_left_alone(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_serving_until_interrupted(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serving_until_interrupted(tmp_path, number):
+    """Started as a shell starts what is in the background: with Ctrl-C ignored."""
     command = [sys.executable, "-m", "relational_rnn.cli", "explore"]
     where = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=where, cwd=tmp_path) as process:
+    ignoring = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=where, cwd=tmp_path)
+    signal.signal(signal.SIGINT, ignoring)
+    try:
         said = ""
         while "open http" not in said:
             line = process.stdout.readline()
@@ -144,6 +149,9 @@ def test_serving_until_interrupted(tmp_path):
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
         connection.close()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.communicate()
     assert list(tmp_path.iterdir()) == []  # the temporary page is gone
