@@ -94,7 +94,7 @@ def serve(folder: Path, port: int, browser: bool) -> int:
         print(f"open {server.address} (Ctrl-C ends)", flush=True)
         if browser:
             webbrowser.open(server.address)
-        # Both signals end it and remove the page, also where a shell had it ignore Ctrl-C (in the background).
+        # Both signals end it and remove the page, also where a shell had it ignore Ctrl-C.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
