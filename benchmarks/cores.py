@@ -15,8 +15,10 @@ import copy
 import functools
 import json
 import platform
+import shlex
 import statistics
 import subprocess
+import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -27,6 +29,7 @@ import torch
 from relational_rnn import LSTM, RelationalMemory
 
 RESULTS = Path(__file__).parent / "results"
+PRECISIONS = ["bf16", "tf32", "fp32"]
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # of outputs, RMS error over RMS; kernels/README.md says more
 
 
@@ -170,7 +173,7 @@ def measure(core, function, precision: str, *, eager: bool = False) -> dict:
     }
 
 
-def bench_training(name: str, workload: Workload, skip: set[str]) -> list[dict]:
+def bench_training(name: str, workload: Workload, skip: set[str], precisions: list[str]) -> list[dict]:
     torch.manual_seed(0)
     x = torch.randn(workload.steps, workload.batch, workload.inputs, device="cuda")
     rows = []
@@ -185,7 +188,7 @@ def bench_training(name: str, workload: Workload, skip: set[str]) -> list[dict]:
         show(rows[-1])
 
     small = workload.steps * workload.batch * workload.slots * workload.head_size * workload.heads < 2**28
-    for precision in ("bf16", "tf32", "fp32") if small else ("bf16",):
+    for precision in precisions if small else ["bf16"]:
         add("ours", workload.rmc(backend="triton"), precision)
     add("ours, recompute", workload.rmc(backend="triton", recompute=True), "bf16")
     add("ours, eager", workload.rmc(backend="triton"), "bf16", eager=True)
@@ -276,6 +279,7 @@ def main() -> None:
     names = [*WORKLOADS, "full-step", "acting"]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--without", nargs="+", default=[], help="rows to leave out, such as compiled")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--commit", default=None, help="what to record where there is no git")
     options = parser.parse_args()
@@ -288,7 +292,7 @@ def main() -> None:
     output = options.output or RESULTS / f"cores_{today}_{gpu.lower().replace(' ', '-')}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     result = {
-        "command": "python benchmarks/cores.py",
+        "command": shlex.join(["python", *sys.argv]),
         "date": today,
         "commit": options.commit or commit(),
         "gpu": gpu,
@@ -304,7 +308,7 @@ def main() -> None:
             if any(errors[p] > TOLERANCE[p] for p in TOLERANCE):
                 print(f"{name}: WRONG NUMBERS {errors}; not timed")
                 continue
-            result["rows"] += bench_training(name, WORKLOADS[name], skip)
+            result["rows"] += bench_training(name, WORKLOADS[name], skip, options.precisions)
         else:
             result["rows"] += bench_full_step() if name == "full-step" else bench_acting(skip)
         output.write_text(

@@ -167,12 +167,6 @@ def _rows(fused: bool) -> ModuleType:
     return rows_triton
 
 
-def _parameters(matrices: list[Tensor], vectors: list[Tensor], qkv_in: Tensor, ready: bool) -> Parameters:
-    """The recurrence's, in the dtype in which the input's products were made."""
-    p = Parameters.of(matrices, vectors)
-    return p if ready else p.prepared(qkv_in.dtype)
-
-
 @torch.library.custom_op("relational_rnn::scan", mutates_args=())
 def _scan(
     memory: Tensor,
@@ -192,7 +186,7 @@ def _scan(
 ) -> list[Tensor]:
     """-> [memories, starts, *activations if keep]; see recurrence.forward."""
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
-    p = _parameters(matrices, vectors, qkv_in, ready)
+    p = Parameters.of(matrices, vectors, ready)
     with torch.autocast(memory.device.type, enabled=False):
         memories, starts, held = recurrence.forward(memory, qkv_in, gates_in, resets, p, spec, rows, keep)
     return [memories, starts, *([] if held is None else held.flat())]
@@ -217,9 +211,9 @@ def _(
 ):
     steps = qkv_in.shape[0]
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
-    p = _parameters(matrices, vectors, qkv_in, ready).padded(rows)
+    p = Parameters.of(matrices, vectors, ready)
     starts = memory.new_empty(steps if resets is not None else 0, *memory.shape)
-    held = Activations.make(steps, memory, p, spec, rows).flat() if keep else []
+    held = recurrence.activations(memory, qkv_in, p, spec, rows).flat() if keep else []
     return [memory.new_empty(steps, *memory.shape), starts, *held]
 
 
@@ -245,7 +239,7 @@ def _scan_backward(
     """-> gradients of [memory (empty unless wanted), qkv_in, vectors (in one tensor), gates_in if any,
     *matrices]."""
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
-    p = _parameters(matrices, vectors, qkv_in, ready)
+    p = Parameters.of(matrices, vectors, ready)
     memories, starts, *held = results
     held = Activations.unflatten(held) if held else None
     with torch.autocast(memory.device.type, enabled=False):

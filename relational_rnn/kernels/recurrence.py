@@ -40,6 +40,7 @@ class Parameters(NamedTuple):
     mlp_norm_bias: Tensor
     mlp_biases: list[Tensor]  # L of [F]
     wide_biases: tuple[Tensor, ...] = ()  # those of all layers but the last, as the matrices are; by `padded`
+    ready: bool = False  # prepared
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -50,17 +51,20 @@ class Parameters(NamedTuple):
         return [*self[3:10], *self.mlp_biases]
 
     @staticmethod
-    def of(matrices: list[Tensor], vectors: list[Tensor]) -> Parameters:
+    def of(matrices: list[Tensor], vectors: list[Tensor], ready: bool = False) -> Parameters:
         layers = len(vectors) - 7
         gate = matrices[1 + layers] if len(matrices) > 1 + layers else None
-        return Parameters(matrices[0], list(matrices[1 : 1 + layers]), gate, *vectors[:7], list(vectors[7:]))
+        mlp = list(matrices[1 : 1 + layers])
+        return Parameters(matrices[0], mlp, gate, *vectors[:7], list(vectors[7:]), ready=ready)
 
     def prepared(self, kind: torch.dtype) -> Parameters:
         """Matrices in the dtype to multiply in; queries, keys and values without their common mean, which
         their norm would take off. Their gradients need nothing for that: the norm's sum to zero."""
+        if self.ready:
+            return self
         weight, bias = self.qkv_weight - self.qkv_weight.mean(0), self.qkv_bias - self.qkv_bias.mean()
         matrices = [m.to(kind) for m in (weight, *self.matrices[1:])]
-        return Parameters.of(matrices, [bias, *self.vectors[1:]])
+        return Parameters.of(matrices, [bias, *self.vectors[1:]], ready=True)
 
     def padded(self, rows: ModuleType) -> Parameters:
         """With zeros around the matrices, where the row functions want their buffers wider."""
@@ -69,11 +73,13 @@ class Parameters(NamedTuple):
         biases = (b.to(kind) for b in p.mlp_biases[:-1])
         return p._replace(wide_biases=tuple(F.pad(b, (0, wider)) if wider else b for b in biases))
 
-    def widened(self, spec: Spec) -> bool:
-        size = spec.num_heads * spec.head_size
+    def fresh(self, spec: Spec):
+        """How to make buffers of features, and of gates: zeros where they are wider than what they hold."""
+        size, matrix, gate = spec.num_heads * spec.head_size, self.qkv_weight, self.gate_weight
         gates = {"unit": 2 * size, "memory": 2, None: 0}[spec.gate_style]
-        wide = self.qkv_weight.shape != (self.qkv_bias.shape[0], size)
-        return wide or (self.gate_weight is not None and self.gate_weight.shape[0] != gates)
+        wide = matrix.shape != (self.qkv_bias.shape[0], size)
+        wide_gates = gate is not None and gate.shape[0] != gates
+        return tuple(matrix.new_zeros if w else matrix.new_empty for w in (wide, wide_gates))
 
     @staticmethod
     def _pad(matrix: Tensor, rows: ModuleType) -> Tensor:
@@ -98,23 +104,25 @@ class Activations(NamedTuple):
         count = memory.shape[0] * memory.shape[1]
         features, size = p.qkv_weight.shape
         # what is beyond the true sizes is multiplied by zeros, so it may be anything but NaN
-        fresh = p.qkv_weight.new_zeros if p.widened(spec) else p.qkv_weight.new_empty
+        fresh, fresh_gates = p.fresh(spec)
         gates = 0 if p.gate_weight is None else p.gate_weight.shape[0]
         return Activations(
-            fresh(steps, count, size),
-            fresh(steps, count, size) if gates else fresh(0),
-            fresh(steps, count, features),
-            fresh(steps, count, gates) if gates else fresh(0),
-            fresh(steps, count, size),
-            fresh(len(p.mlp_weights), steps, count, size),
+            fresh((steps, count, size)),
+            fresh((steps, count, size) if gates else 0),
+            fresh((steps, count, features)),
+            fresh_gates((steps, count, gates) if gates else 0),
+            fresh((steps, count, size)),
+            fresh((len(p.mlp_weights), steps, count, size)),
             rows.extra(steps, tuple(memory.shape), p, spec),
         )
 
-    def gradients(self, steps: int, widened: bool) -> Activations:
+    def gradients(self, steps: int, p: Parameters, spec: Spec) -> Activations:
         """Buffers for the gradients of what so many steps computed; what they only read needs none."""
-        unused, like = self.qkv.new_empty(steps, 0), torch.zeros_like if widened else torch.empty_like
-        fresh = [like(m[:steps]) for m in (self.qkv, self.gates, self.attended)]
-        return Activations(unused, unused, *fresh, like(self.mlp[:, :steps]), [])
+        (fresh, fresh_gates), unused = p.fresh(spec), self.qkv.new_empty(steps, 0)
+        qkv, attended, mlp = (
+            fresh(m.shape) for m in (self.qkv[:steps], self.attended[:steps], self.mlp[:, :steps])
+        )
+        return Activations(unused, unused, qkv, fresh_gates(self.gates[:steps].shape), attended, mlp, [])
 
     def flat(self) -> list[Tensor]:
         return [*self[:6], *self.extra]
@@ -128,6 +136,14 @@ class Activations(NamedTuple):
         hidden, gates = (self.hidden[c], self.gates[c]) if gated else (None, None)
         mlp, extra = self.mlp[:, c], [e[c] for e in self.extra]
         return Activations(self.rows[c], hidden, self.qkv[c], gates, self.attended[c], mlp, extra)
+
+
+def activations(memory: Tensor, qkv_in: Tensor, p: Parameters, spec: Spec, rows: ModuleType) -> Activations:
+    """Empty buffers for what `forward` keeps."""
+    sequence = rows.sequence(memory.shape[1], len(p.mlp_weights), qkv_in, spec)
+    if sequence is not None:
+        return sequence.activations(qkv_in.shape[0], memory, qkv_in, p, spec)
+    return Activations.make(qkv_in.shape[0], memory, p.prepared(qkv_in.dtype).padded(rows), spec, rows)
 
 
 def forward(
@@ -146,10 +162,16 @@ def forward(
     `starts` [T, B, N, F] are the memories each step begins with; empty unless resets make them differ from
     the memories that the steps before ended with.
     """
-    p = p.padded(rows)
     steps = qkv_in.shape[0]
     memories = memory.new_empty(steps, *memory.shape)
     starts = memory.new_empty(steps if resets is not None else 0, *memory.shape)
+    sequence = rows.sequence(memory.shape[1], len(p.mlp_weights), qkv_in, spec)
+    if sequence is not None:  # all steps in one launch
+        held = sequence.activations(steps, memory, qkv_in, p, spec) if keep else None
+        inputs = rows.Inputs(qkv_in, p, held.extra[5:] if keep else None)
+        sequence.forward(memory, inputs, gates_in, resets, p, spec, held, memories, starts)
+        return memories, starts, held
+    p = p.prepared(qkv_in.dtype).padded(rows)
     held = Activations.make(steps if keep else 1, memory, p, spec, rows)
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
     for t in range(steps):
@@ -206,18 +228,23 @@ def backward(
     wants_memory: bool = True,
 ) -> Gradients:
     """Gradients of sum(memories * grad). With `held` None the activations are computed again in stretches."""
-    true, p = p, p.padded(rows)
     steps, batch, slots, _ = memories.shape
+    sequence = None if held is None else rows.sequence(slots, len(p.mlp_weights), qkv_in, spec)
+    if sequence is not None:
+        return _backward_at_once(
+            grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows, sequence
+        )
+    true, p = p, p.prepared(qkv_in.dtype).padded(rows)
     gated = p.gate_weight is not None
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
-    inputs.gradient = torch.zeros_like(qkv_in) if p.widened(spec) else torch.empty_like(qkv_in)
+    inputs.gradient = p.fresh(spec)[0](qkv_in.shape)
     sums = rows.Sums(p, spec)  # column sums: gradients of norms and biases
     carry = rows.Carry(memory, p, spec)  # gradient of the memory a step begins with, as it travels back
     d_gates_in = torch.empty_like(gates_in) if gated else None
     products = None
     stretch = steps if held is not None else min(STRETCH, steps)
     again = None if held is not None else Activations.make(stretch, memory, p, spec, rows)
-    deltas = (held or again).gradients(stretch, p.widened(spec))
+    deltas = (held or again).gradients(stretch, p, spec)
 
     def begin(t: int) -> Tensor:
         if resets is not None:
@@ -256,14 +283,40 @@ def backward(
         more = _weight_gradients(acts, deltas, last - first, true)
         products = more if products is None else [a + b for a, b in zip(products, more, strict=True)]
         if gated:
-            d_gates = deltas.gates[: last - first].unflatten(1, (batch, slots))
-            torch.sum(d_gates, dim=2, out=d_gates_in[first:last])
+            _gates_of_the_input(deltas.gates[: last - first], batch, out=d_gates_in[first:last])
     d_memory = None
     if wants_memory:
         d_memory = torch.empty_like(memory)
         rows.finish(carry, after, resets[0] if resets is not None else None, p, spec, out=d_memory)
     d_qkv_in = inputs.backward(p, sums)
     return Gradients(d_memory, d_qkv_in, d_gates_in, products, sums.flat())
+
+
+def _backward_at_once(
+    grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows, sequence
+) -> Gradients:
+    """The same with all steps in one launch."""
+    steps, batch = memories.shape[:2]
+    inputs, sums = rows.Inputs(qkv_in, p, held.extra[5:], computed=True), rows.Sums(p, spec)
+    inputs.gradient = torch.empty_like(qkv_in)
+    gates = (torch.zeros_like if spec.gate_style == "memory" else torch.empty_like)(held.gates)  # or padded
+    deltas = held._replace(qkv=torch.empty_like(held.qkv), gates=gates, mlp=torch.empty_like(held.mlp))
+    d_gates_in = None if gates_in is None else torch.empty_like(gates_in)
+    d_memory, columns = sequence.backward(
+        grad, memory, memories, starts, inputs, gates_in, resets, p, spec, held, deltas, d_gates_in
+    )
+    if resets is not None:
+        d_memory.masked_fill_(resets[0, :, None, None], 0)
+    if spec.gate_style == "memory":
+        _gates_of_the_input(gates, batch, out=d_gates_in)
+    d_qkv_in = inputs.backward(p, sums)
+    products = _weight_gradients(held, deltas, steps, p)
+    return Gradients(d_memory, d_qkv_in, d_gates_in, products, sums.flat() + columns)
+
+
+def _gates_of_the_input(d_gates: Tensor, batch: int, out: Tensor) -> None:
+    """Its share is the same for all slots."""
+    torch.sum(d_gates.unflatten(1, (batch, -1)), dim=2, out=out)
 
 
 def _mlp_backward(now: Activations, delta: Activations, p: Parameters, rows: ModuleType, sums) -> None:

@@ -27,6 +27,11 @@ def padded(size: int, dtype: torch.dtype) -> int:
     return size
 
 
+def sequence(slots: int, layers: int, qkv_in: Tensor, spec) -> None:
+    """What can do all steps at once."""
+    return None
+
+
 def gate_products(spec) -> bool:
     """Whether the gates' products with their weights are left to the recurrence."""
     return True

@@ -17,12 +17,14 @@ m_ masks.
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 
 import torch
 import triton
 from torch import Tensor
 
 from relational_rnn.kernels import rows_torch
+from relational_rnn.kernels import sequence as whole
 from relational_rnn.kernels.attention_triton import attend_kernel, attention_backward_kernel
 from relational_rnn.kernels.norms_triton import (
     begin_kernel,
@@ -46,6 +48,12 @@ def padded(size: int, dtype: torch.dtype) -> int:
         return size
     unit = 64 if size >= 512 else 8
     return triton.cdiv(size, unit) * unit
+
+
+def sequence(slots: int, layers: int, qkv_in: Tensor, spec) -> ModuleType | None:
+    """The kernels that do all steps at once, where they can."""
+    reason = whole.why_not(slots, spec, layers, qkv_in.dtype)
+    return whole if reason is None and qkv_in.is_cuda and whole.usable(qkv_in.device) else None
 
 
 def extra(steps: int, shape: tuple[int, int, int], p, spec) -> list[Tensor]:
@@ -111,9 +119,13 @@ def _second_stream(device: int) -> torch.cuda.Stream:
 class Inputs:
     """The input row's queries, keys and values, normalised for all steps at once."""
 
-    def __init__(self, raw: Tensor, p):
-        self.normed, self.gradient = torch.empty_like(raw), None
-        self.rstd = torch.empty(raw.shape[0] * raw.shape[1], dtype=torch.float32, device=raw.device)
+    def __init__(self, raw: Tensor, p, kept: tuple[Tensor, Tensor] | None = None, computed: bool = False):
+        """`kept`: where the norm goes, or, if `computed`, is."""
+        if kept is None:
+            kept = torch.empty_like(raw), p.qkv_bias.new_empty(raw.shape[0] * raw.shape[1])
+        (self.normed, self.rstd), self.gradient = kept, None
+        if computed:
+            return
         tiles, sizes = self._sizes(p)
         norm_kernel[(tiles,)](raw, self.normed, self.rstd, self.rstd.shape[0], EPS=EPSILON, **sizes)
 

@@ -1,0 +1,290 @@
+// Attention and its backward pass on tensor cores: a warp takes one head of 16 rows, which are whole samples, as queries
+// against the same rows and their samples' inputs as keys. Between rows of different samples the share is zero.
+
+constexpr int INPUTS = 16 / N;                   // samples of 16 rows
+constexpr int KEYS = INPUTS > 8 ? 4 : 3;         // tiles of 8 keys: 16 rows, then the inputs
+constexpr int SUMS = V / 16;                     // steps of a sum over a head's features
+
+struct Head {          // where a warp is
+  int row, head;       // its first row in the tiles
+  int valid;           // rows of the tiles that there are
+  const bf16* inputs;  // [.., Q], that of the tiles' first sample
+  const float* vectors;
+
+  __device__ __forceinline__ int lane() const { return threadIdx.x % 32; }
+  __device__ __forceinline__ int column() const { return head * V; }
+  // position of this thread's features among the Q of a row; part 0 queries, 1 keys, 2 values
+  __device__ __forceinline__ int feature(int part, int sum) const {
+    return head * 3 * V + part * V + sum * 16 + lane() % 4 * 2;
+  }
+  // whether a row may attend to a key: the columns of KEYS tiles
+  static __device__ __forceinline__ bool allowed(int row, int key) {
+    return key < 16 ? row / N == key / N : row / N == key - 16;
+  }
+  // Two neighbouring values of a row of queries, keys or values, weighted (queries also shifted) as the norm does.
+  __device__ __forceinline__ unsigned weighted(const bf16* from, int part, int feature, bool there, float scale) const {
+    if (!there) return 0u;
+    const unsigned both = *(const unsigned*)(from + feature);
+    const float2 weight = *(const float2*)(vectors + QKV_WEIGHT + feature);
+    float x = low(both) * weight.x, y = high(both) * weight.y;
+    if (part == 0) {
+      const float2 shift = *(const float2*)(vectors + QKV_SHIFT + feature);
+      x += shift.x, y += shift.y;
+    }
+    return round2(x * scale, y * scale);
+  }
+  // The 16 rows' own, out of [.., Q], as the left operand of every step of a sum.
+  __device__ __forceinline__ void rows(Fragment (&x)[SUMS], const bf16* qkv, int part, float scale) const {
+#pragma unroll
+    for (int sum = 0; sum < SUMS; sum++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int r = row + lane() / 4 + i % 2 * 8;
+        x[sum][i] = weighted(qkv + (long)r * Q, part, feature(part, sum) + i / 2 * 8, r < valid, scale);
+      }
+  }
+  // The inputs', a row for each sample, likewise; elements 0 and 2 (and, of more than 8 inputs, 1 and 3) are also a right
+  // operand.
+  __device__ __forceinline__ void inputs_of(Fragment (&x)[SUMS], int part) const {
+#pragma unroll
+    for (int sum = 0; sum < SUMS; sum++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int sample = lane() / 4 + i % 2 * 8;
+        const bool there = i % 2 * 8 < INPUTS && sample < INPUTS && row + sample * N < valid;
+        x[sum][i] = weighted(inputs + (long)(row / N + sample) * Q, part, feature(part, sum) + i / 2 * 8, there, 1.f);
+      }
+  }
+  // Of those, what belongs to the sample of one of a thread's two rows: two columns of a tile of 8.
+  __device__ __forceinline__ float2 own(const Fragment& x, int tile, int half) const {
+    const int sample = (lane() / 4 + half * 8) / N, from = sample % 8 * 4 + lane() % 4;
+    unsigned both = from_lane(x[2 * tile], from);
+    if constexpr (INPUTS > 8) {
+      const unsigned other = from_lane(x[2 * tile + 1], from);
+      if (sample >= 8) both = other;
+    }
+    return make_float2(low(both), high(both));
+  }
+};
+
+typedef float Shares[KEYS][4];  // rows lane / 4 and 8 behind it, keys lane % 4 * 2 and 1 behind it
+
+template <class Act>
+__device__ __forceinline__ void each_share(Shares& shares, Act act) {  // act(half, key, share)
+#pragma unroll
+  for (int j = 0; j < KEYS; j++)
+#pragma unroll
+    for (int k = 0; k < 4; k++) act(k / 2, j * 8 + threadIdx.x % 4 * 2 + k % 2, shares[j][k]);
+}
+__device__ __forceinline__ float quad_sum(float x) {  // over the lanes that hold the same row
+  x += exchange(x, 1);
+  return x + exchange(x, 2);
+}
+// products of the rows `a` with 16 rows of the tile and with the inputs
+__device__ __forceinline__ void add_products(Shares& shares, const Fragment& a, const Head& at, char* tile, int sum,
+                                             const Fragment& x) {
+  Fragment b;
+  right(b, tile, at.row, at.column() + sum * 16);
+  multiply_add(shares[0], a, b[0], b[1]);
+  multiply_add(shares[1], a, b[2], b[3]);
+  multiply_add(shares[2], a, x[0], x[2]);
+  if constexpr (KEYS > 3) multiply_add(shares[3], a, x[1], x[3]);
+}
+// 16 features of the sum of 16 rows of the tile and the row's own input, each times its share: rows, tiles of 8 columns
+__device__ __forceinline__ void weighted_sum(float (&out)[2][4], const Shares& shares, const float (&of_input)[2],
+                                             const Head& at, char* tile, int sum, const Fragment& input) {
+  Fragment b;
+  right_turned(b, tile, at.row, at.column() + sum * 16);
+  const Fragment a = {round2(shares[0][0], shares[0][1]), round2(shares[0][2], shares[0][3]),
+                      round2(shares[1][0], shares[1][1]), round2(shares[1][2], shares[1][3])};
+#pragma unroll
+  for (int j = 0; j < 2; j++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float2 x = at.own(input, j, half);
+      out[j][2 * half] = of_input[half] * x.x, out[j][2 * half + 1] = of_input[half] * x.y;
+    }
+    multiply_add(out[j], a, b[2 * j], b[2 * j + 1]);
+  }
+}
+__device__ __forceinline__ void share_of_input(float (&of_input)[2], Shares& shares) {
+  of_input[0] = of_input[1] = 0.f;
+  each_share(shares, [&](int half, int key, float& share) {
+    if (key >= 16) of_input[half] += share;
+  });
+  of_input[0] = quad_sum(of_input[0]), of_input[1] = quad_sum(of_input[1]);
+}
+
+// q, scaled, and k and v, all weighted, in tiles; what was read takes the place of q. `total` [.., HEADS] is where the
+// logarithm of the softmax's sum goes, or null.
+__device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at, float* total) {
+  Shares shares = {};
+  Fragment input_keys[SUMS], input_values[SUMS];
+  at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
+#pragma unroll
+  for (int sum = 0; sum < SUMS; sum++) {
+    Fragment a;
+    left(a, q, at.row, at.column() + sum * 16);
+    add_products(shares, a, at, k, sum, input_keys[sum]);
+  }
+  float peak[2] = {-1e30f, -1e30f}, sums[2] = {0.f, 0.f}, of_input[2];
+  const int row = at.lane() / 4;
+  each_share(shares, [&](int half, int key, float& share) {
+    if (Head::allowed(row + 8 * half, key)) peak[half] = fmaxf(peak[half], share);
+  });
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+    peak[half] = fmaxf(peak[half], exchange(peak[half], 1)), peak[half] = fmaxf(peak[half], exchange(peak[half], 2));
+  each_share(shares, [&](int half, int key, float& share) {
+    share = Head::allowed(row + 8 * half, key) ? exponential(share - peak[half]) : 0.f;
+    sums[half] += share;
+  });
+  share_of_input(of_input, shares);
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    sums[half] = quad_sum(sums[half]);
+    if (total && at.lane() % 4 == 0 && at.row + row + 8 * half < at.valid)
+      total[(at.row + row + 8 * half) * HEADS + at.head] = peak[half] + logf(sums[half]);
+    sums[half] = quotient(1.f, sums[half]);
+  }
+#pragma unroll
+  for (int sum = 0; sum < SUMS; sum++) {
+    float out[2][4];
+    weighted_sum(out, shares, of_input, at, v, sum, input_values[sum]);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      const float2 shift = *(const float2*)(at.vectors + QKV_SHIFT + at.feature(2, sum) + j * 8);
+#pragma unroll
+      for (int half = 0; half < 2; half++)
+        put(q, at.row + row + 8 * half, at.column() + sum * 16 + j * 8 + at.lane() % 4 * 2,
+            out[j][2 * half] * sums[half] + shift.x, out[j][2 * half + 1] * sums[half] + shift.y);
+    }
+  }
+}
+
+// The gradient of queries: k and v, weighted, and the gradient of what was read in tiles; queries are in `qkv`, normalised.
+// Leaves the inner product of each row's shares with their gradients in `inner`.
+__device__ __forceinline__ void queries_backward(char* reads, char* k, char* v, const Head& at, const bf16* qkv,
+                                                 const float* total, float* inner, bf16* d_qkv, float logit_scale) {
+  const int row = at.lane() / 4;
+  Shares shares = {}, d_shares = {};
+  Fragment queries[SUMS], input_keys[SUMS], input_values[SUMS];
+  at.rows(queries, qkv, 0, logit_scale), at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
+  float totals[2], inners[2] = {0.f, 0.f}, of_input[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int r = at.row + row + 8 * half;
+    totals[half] = r < at.valid ? total[r * HEADS + at.head] : 0.f;
+  }
+#pragma unroll
+  for (int sum = 0; sum < SUMS; sum++) {
+    Fragment a;
+    add_products(shares, queries[sum], at, k, sum, input_keys[sum]);
+    left(a, reads, at.row, at.column() + sum * 16);
+    add_products(d_shares, a, at, v, sum, input_values[sum]);
+  }
+#pragma unroll
+  for (int j = 0; j < KEYS; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int half = i / 2, key = j * 8 + at.lane() % 4 * 2 + i % 2;
+      const bool there = Head::allowed(row + 8 * half, key) && at.row + row + 8 * half < at.valid;
+      shares[j][i] = there ? exponential(shares[j][i] - totals[half]) : 0.f;
+      d_shares[j][i] = there ? d_shares[j][i] : 0.f;
+      inners[half] += shares[j][i] * d_shares[j][i];
+    }
+  inners[0] = quad_sum(inners[0]), inners[1] = quad_sum(inners[1]);
+#pragma unroll
+  for (int half = 0; half < 2; half++)
+    if (at.lane() % 4 == 0 && at.row + row + 8 * half < at.valid)
+      inner[(at.row + row + 8 * half) * HEADS + at.head] = inners[half];
+#pragma unroll
+  for (int j = 0; j < KEYS; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) shares[j][i] *= d_shares[j][i] - inners[i / 2];
+  share_of_input(of_input, shares);
+#pragma unroll
+  for (int sum = 0; sum < SUMS; sum++) {
+    float out[2][4];
+    weighted_sum(out, shares, of_input, at, k, sum, input_keys[sum]);
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int r = at.row + row + 8 * half;
+        if (r < at.valid)
+          *(unsigned*)(d_qkv + (long)r * Q + at.feature(0, sum) + j * 8) =
+              round2(out[j][2 * half] * logit_scale, out[j][2 * half + 1] * logit_scale);
+      }
+  }
+}
+
+// The gradients of 16 keys and values, the rows' own or (INPUT) their samples' inputs': queries, scaled and weighted, and
+// the gradient of what was read in tiles, as is, unless INPUT, v, weighted. `d` is what queries, keys and values of row 0
+// of the tiles, or of input 0, get.
+template <bool INPUT>
+__device__ __forceinline__ void keys_backward(char* reads, char* q, char* v, const Head& at, const bf16* qkv,
+                                              const float* total, const float* inner, bf16* d) {
+  const int row = at.lane() / 4;
+  float shares[2][4] = {}, d_shares[2][4] = {};  // keys, queries
+  Fragment keys[SUMS], values[SUMS];
+  if (INPUT) at.inputs_of(keys, 1), at.inputs_of(values, 2);
+  else at.rows(keys, qkv, 1, 1.f);
+  float totals[2][2], inners[2][2];  // of the queries
+  bool there[2][4];
+#pragma unroll
+  for (int j = 0; j < 2; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int query = j * 8 + at.lane() % 4 * 2 + i % 2, key = row + i / 2 * 8, r = at.row + query;
+      there[j][i] = Head::allowed(query, INPUT ? 16 + key : key) && r < at.valid;
+      if (i < 2) {
+        totals[j][i] = r < at.valid ? total[r * HEADS + at.head] : 0.f;
+        inners[j][i] = r < at.valid ? fresh(inner + r * HEADS + at.head) : 0.f;
+      }
+    }
+#pragma unroll
+  for (int sum = 0; sum < SUMS; sum++) {
+    Fragment b;
+    right(b, q, at.row, at.column() + sum * 16);
+    multiply_add(shares[0], keys[sum], b[0], b[1]);
+    multiply_add(shares[1], keys[sum], b[2], b[3]);
+    if (!INPUT) left(values[sum], v, at.row, at.column() + sum * 16);
+    right(b, reads, at.row, at.column() + sum * 16);
+    multiply_add(d_shares[0], values[sum], b[0], b[1]);
+    multiply_add(d_shares[1], values[sum], b[2], b[3]);
+  }
+#pragma unroll
+  for (int j = 0; j < 2; j++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      shares[j][i] = there[j][i] ? exponential(shares[j][i] - totals[j][i % 2]) : 0.f;
+      d_shares[j][i] = there[j][i] ? shares[j][i] * (d_shares[j][i] - inners[j][i % 2]) : 0.f;
+    }
+  const Fragment p = {round2(shares[0][0], shares[0][1]), round2(shares[0][2], shares[0][3]),
+                      round2(shares[1][0], shares[1][1]), round2(shares[1][2], shares[1][3])};
+  const Fragment s = {round2(d_shares[0][0], d_shares[0][1]), round2(d_shares[0][2], d_shares[0][3]),
+                      round2(d_shares[1][0], d_shares[1][1]), round2(d_shares[1][2], d_shares[1][3])};
+#pragma unroll
+  for (int sum = 0; sum < SUMS; sum++) {
+    Fragment queries, gradients;
+    right_turned(queries, q, at.row, at.column() + sum * 16);
+    right_turned(gradients, reads, at.row, at.column() + sum * 16);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      float d_key[4] = {}, d_value[4] = {};
+      multiply_add(d_key, s, queries[2 * j], queries[2 * j + 1]);
+      multiply_add(d_value, p, gradients[2 * j], gradients[2 * j + 1]);
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int key = row + 8 * half;
+        const bool there = INPUT ? key < INPUTS && at.row + key * N < at.valid : at.row + key < at.valid;
+        if (!there) continue;
+        bf16* const to = d + (long)(INPUT ? at.row / N + key : at.row + key) * Q + j * 8;
+        if (INPUT) *(unsigned*)(to + at.feature(0, sum)) = 0u;  // nobody reads what the input would have attended to
+        *(unsigned*)(to + at.feature(1, sum)) = round2(d_key[2 * half], d_key[2 * half + 1]);
+        *(unsigned*)(to + at.feature(2, sum)) = round2(d_value[2 * half], d_value[2 * half + 1]);
+      }
+    }
+  }
+}

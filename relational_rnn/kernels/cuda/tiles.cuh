@@ -1,0 +1,333 @@
+// What the sequence kernels are made of: tiles of bf16 rows in shared memory, weights that stream past them through
+// the tensor cores, and rows held by a warp. README.md says why; sequence.py gives the sizes:
+//   F features of a slot, N slots, HEADS, ROWS of a tile (whole samples, ROWS / N of them), LAYERS of the MLP,
+//   WARPS of a program, CLUSTER of programs that share a tile, DEPTH of the weights' ring,
+//   GATES 0 none, 1 two a slot ("memory"), 2 two a feature ("unit").
+// Programs of a cluster have a copy of every tile each. They share the columns of products, the rows, and the heads, and
+// write what they make into all copies.
+// The same source runs on a CPU in tests/kernels/simt, which stands in for the few instructions below.
+
+constexpr int THREADS = 32 * WARPS, CREW = WARPS * CLUSTER;  // warps that share a tile
+constexpr int MT = ROWS / 16, NT = F / (8 * CREW), KT = F / 16;  // tensor core tiles: rows, a warp's columns, a sum
+constexpr int UNITS = NT / 2;                                // 16 bytes a thread of weights in a step of a sum
+constexpr int E = F / 32;                                    // features of a lane, where a warp holds a row
+constexpr int V = F / HEADS;                                 // features of a head
+constexpr int Q = 3 * F;
+constexpr int SAMPLES = ROWS / N;
+constexpr int TILE = ROWS * F * 2, UNIT = THREADS * 16;      // bytes
+constexpr float EPSILON = 1e-5f;
+
+// where each vector begins among all of them; Parameters.vectors has the same order
+constexpr int QKV_BIAS = 0, QKV_WEIGHT = Q, QKV_SHIFT = 2 * Q, READ_WEIGHT = 3 * Q, READ_SHIFT = READ_WEIGHT + F;
+constexpr int MLP_WEIGHT = READ_SHIFT + F, MLP_SHIFT = MLP_WEIGHT + F, MLP_BIAS = MLP_SHIFT + F;
+
+typedef unsigned short bf16;  // its bits
+
+#ifndef SIMT
+__device__ __forceinline__ char* shared_memory() {
+  extern __shared__ __align__(16) char shared[];
+  return shared;
+}
+__device__ __forceinline__ int rank() {  // of a program in its cluster
+  if constexpr (CLUSTER == 1) return 0;
+  int number;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));
+  return number;
+}
+// Wait for all programs of the cluster; what they wrote, here or to global memory, can be read.
+__device__ __forceinline__ void meet() {
+  if constexpr (CLUSTER == 1) {
+    __syncthreads();
+  } else {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+}
+struct alignas(8) Pair { unsigned x, y; };
+struct alignas(16) Quad { unsigned x, y, z, w; };
+
+__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+// Write to the same place of every program's shared memory.
+__device__ __forceinline__ unsigned place(const void* p, int program) {
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(program));
+  return there;
+}
+__device__ __forceinline__ void write(void* p, unsigned x) {
+  if constexpr (CLUSTER == 1) {
+    *(unsigned*)p = x;
+  } else {
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(place(p, i)), "r"(x) : "memory");
+  }
+}
+__device__ __forceinline__ void write(void* p, Pair x) {
+  if constexpr (CLUSTER == 1) {
+    *(Pair*)p = x;
+  } else {
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+      asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(place(p, i)), "r"(x.x), "r"(x.y) : "memory");
+  }
+}
+__device__ __forceinline__ void write(void* p, Quad x) {
+  if constexpr (CLUSTER == 1) {
+    *(Quad*)p = x;
+  } else {
+#pragma unroll
+    for (int i = 0; i < CLUSTER; i++)
+      asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place(p, i)), "r"(x.x), "r"(x.y), "r"(x.z),
+                   "r"(x.w)
+                   : "memory");
+  }
+}
+// Read what another program may have written: from the cache that all share.
+__device__ __forceinline__ Quad fresh(const Quad* p) {
+  const uint4 x = __ldcg((const uint4*)p);
+  return Quad{x.x, x.y, x.z, x.w};
+}
+__device__ __forceinline__ Pair fresh(const Pair* p) {
+  const uint2 x = __ldcg((const uint2*)p);
+  return Pair{x.x, x.y};
+}
+__device__ __forceinline__ float fresh(const float* p) { return __ldcg(p); }
+__device__ __forceinline__ float2 fresh(const float2* p) { return __ldcg(p); }
+__device__ __forceinline__ float4 fresh(const float4* p) { return __ldcg(p); }
+
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void commit_async() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT>
+__device__ __forceinline__ void wait_async() {  // until all but the last LEFT groups have arrived
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+__device__ __forceinline__ void load_matrices(unsigned (&a)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(shared_address(p)));
+}
+// the same, each matrix turned over
+__device__ __forceinline__ void load_turned(unsigned (&a)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(shared_address(p)));
+}
+__device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ unsigned round2(float low, float high) {
+  unsigned both;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+__device__ __forceinline__ float reciprocal_root(float x) { return rsqrtf(x); }
+__device__ __forceinline__ float exponential(float x) { return __expf(x); }
+__device__ __forceinline__ float quotient(float a, float b) { return __fdividef(a, b); }
+__device__ __forceinline__ float tangent(float x) {  // within 2^-11 of itself, half of what bf16 rounds
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float exchange(float x, int lanes) { return __shfl_xor_sync(0xffffffffu, x, lanes); }
+__device__ __forceinline__ unsigned from_lane(unsigned x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+#endif
+
+__device__ __forceinline__ float low(unsigned both) { return __uint_as_float(both << 16); }
+__device__ __forceinline__ float high(unsigned both) { return __uint_as_float(both & 0xffff0000u); }
+__device__ __forceinline__ float real(float x) { return x; }
+__device__ __forceinline__ float real(bf16 x) { return low(x); }
+__device__ __forceinline__ float rounded(float x) { return low(round2(x, 0.f)); }
+__device__ __forceinline__ float sigmoid(float x) { return 0.5f * tangent(0.5f * x) + 0.5f; }
+
+// ---------------------------------------------------------------- a row in a warp: E features a lane
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) x += exchange(x, lanes);
+  return x;
+}
+typedef float Row[E];
+
+__device__ __forceinline__ void unpack(float* x, Quad eight) {
+  x[0] = low(eight.x), x[1] = high(eight.x), x[2] = low(eight.y), x[3] = high(eight.y);
+  x[4] = low(eight.z), x[5] = high(eight.z), x[6] = low(eight.w), x[7] = high(eight.w);
+}
+__device__ __forceinline__ Quad pack(const float* x) {
+  return Quad{round2(x[0], x[1]), round2(x[2], x[3]), round2(x[4], x[5]), round2(x[6], x[7])};
+}
+__device__ __forceinline__ void unpack(Row& x, Pair four) {
+  x[0] = low(four.x), x[1] = high(four.x), x[2] = low(four.y), x[3] = high(four.y);
+}
+__device__ __forceinline__ void load(Row& x, const bf16* p) {
+  if constexpr (E == 4) unpack(x, *(const Pair*)p);
+  else
+#pragma unroll
+    for (int i = 0; i < E; i += 8) unpack(x + i, *(const Quad*)(p + i));
+}
+__device__ __forceinline__ void load_fresh(Row& x, const bf16* p) {
+  if constexpr (E == 4) unpack(x, fresh((const Pair*)p));
+  else
+#pragma unroll
+    for (int i = 0; i < E; i += 8) unpack(x + i, fresh((const Quad*)(p + i)));
+}
+__device__ __forceinline__ void load(Row& x, const float* p) {
+#pragma unroll
+  for (int i = 0; i < E; i += 4) {
+    const float4 four = *(const float4*)(p + i);
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+  }
+}
+__device__ __forceinline__ void load_fresh(Row& x, const float* p) {
+#pragma unroll
+  for (int i = 0; i < E; i += 4) {
+    const float4 four = fresh((const float4*)(p + i));
+    x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+  }
+}
+__device__ __forceinline__ void store(bf16* p, const Row& x) {
+  if constexpr (E == 4) {
+    *(Pair*)p = Pair{round2(x[0], x[1]), round2(x[2], x[3])};
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; i += 8) *(Quad*)(p + i) = pack(x + i);
+  }
+}
+__device__ __forceinline__ void store(float* p, const Row& x) {
+#pragma unroll
+  for (int i = 0; i < E; i += 4) *(float4*)(p + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+}
+
+// x becomes (x - mean) / deviation; the result is 1 / deviation
+__device__ __forceinline__ float normalize(Row& x) {
+  float sum = 0.f, squares = 0.f;
+#pragma unroll
+  for (int i = 0; i < E; i++) sum += x[i];
+  float mean = warp_sum(sum) / F;
+#pragma unroll
+  for (int i = 0; i < E; i++) x[i] -= mean, squares += x[i] * x[i];
+  float scale = reciprocal_root(warp_sum(squares) / F + EPSILON);
+#pragma unroll
+  for (int i = 0; i < E; i++) x[i] *= scale;
+  return scale;
+}
+
+// ---------------------------------------------------------------- tiles: [ROWS, F] of bf16 in shared memory
+// Units of 16 bytes are swapped within a row by the row's number, so that eight rows of a column of units lie in eight
+// different groups of banks.
+__device__ __forceinline__ bf16* at(char* tile, int row, int column) {
+  return (bf16*)(tile + row * (F * 2) + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2);
+}
+__device__ __forceinline__ void load_tile(Row& x, char* tile, int row, int lane) {
+  if constexpr (E == 4) {
+    load(x, at(tile, row, lane * E));
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; i += 8) unpack(x + i, *(const Quad*)at(tile, row, lane * E + i));
+  }
+}
+__device__ __forceinline__ void store_tile(char* tile, int row, int lane, const Row& x) {
+  if constexpr (E == 4) write(at(tile, row, lane * E), Pair{round2(x[0], x[1]), round2(x[2], x[3])});
+  else
+#pragma unroll
+    for (int i = 0; i < E; i += 8) write(at(tile, row, lane * E + i), pack(x + i));
+}
+
+// ---------------------------------------------------------------- products
+// A warp makes all rows of NT x 8 columns of a product, so no two warps want the same weight: each thread asks for its
+// own, ahead of time and in the order in which it will want them, through a ring of its own in shared memory. They keep
+// coming while the warps do other things; nobody else waits for them.
+struct Weights {
+  const char *next, *first, *last;  // this thread's share of the step to ask for next, of the first, and behind all
+  char* ring;                       // this thread's share of unit 0
+};
+constexpr int STEP = F / 16 * 512;  // bytes of a step of a sum, for all columns: in units of 16 columns, a warp's 512 bytes
+
+__device__ __forceinline__ void ask(Weights& w, int place, int unit) {
+  copy_async(w.ring + place * UNIT, w.next + unit * 512);
+  commit_async();
+  if (unit < UNITS - 1) return;
+  w.next += STEP;
+  if (w.next == w.last) w.next = w.first;
+}
+// `products` of [F, F] follow each other in `packed`, and then the first again
+__device__ __forceinline__ Weights stream(const void* packed, int products, char* ring) {
+  const char* first = (const char*)packed + ((rank() * WARPS + threadIdx.x / 32) * UNITS * 32 + threadIdx.x % 32) * 16;
+  Weights w{first, first, first + (long)products * KT * STEP, ring + threadIdx.x * 16};
+  for (int i = 0; i < DEPTH - 1; i++) ask(w, i, i % UNITS);
+  return w;
+}
+
+typedef float Sums[MT][NT][4];  // rows lane / 4 and 8 behind it, columns lane % 4 * 2 and 1 behind it
+
+__device__ __forceinline__ void clear(Sums& sums) {
+#pragma unroll
+  for (int i = 0; i < MT; i++)
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+      for (int k = 0; k < 4; k++) sums[i][j][k] = 0.f;
+}
+// sums += tile x the next weights
+__device__ __forceinline__ void multiply(Sums& sums, Weights& w, char* tile) {
+  static_assert(KT * UNITS % DEPTH == 0 && DEPTH % UNITS == 0, "a product must end where the ring does");
+  const int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16;
+  constexpr bool AHEAD = MT <= 2;  // registers for the next step's rows
+  unsigned a[AHEAD ? 2 : 1][MT][4];
+  if (AHEAD)
+#pragma unroll
+    for (int i = 0; i < MT; i++) load_matrices(a[0][i], at(tile, i * 16 + row, half * 8));
+#pragma unroll 4
+  for (int k = 0; k < KT; k++) {
+    const int now = AHEAD ? k % 2 : 0, next = AHEAD ? k + 1 : k;
+    if (next < KT)
+#pragma unroll
+      for (int i = 0; i < MT; i++) load_matrices(a[AHEAD ? next % 2 : 0][i], at(tile, i * 16 + row, (2 * next + half) * 8));
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      const int place = (k * UNITS + u) % DEPTH;
+      wait_async<DEPTH - 2>();
+      const Quad b = *(const Quad*)(w.ring + place * UNIT);
+      ask(w, (place + DEPTH - 1) % DEPTH, (u + DEPTH - 1) % UNITS);  // into the place that was read the last time
+#pragma unroll
+      for (int i = 0; i < MT; i++) {
+        multiply_add(sums[i][2 * u], a[now][i], b.x, b.y);
+        multiply_add(sums[i][2 * u + 1], a[now][i], b.z, b.w);
+      }
+    }
+  }
+}
+// Visit the pairs of neighbouring columns a thread has, tile by tile: act(row, column, tile, first, second).
+template <class Act>
+__device__ __forceinline__ void each_pair(Sums& sums, Act act) {
+  const int lane = threadIdx.x % 32, column = (rank() * WARPS + threadIdx.x / 32) * (NT * 8) + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < MT; i++)
+#pragma unroll
+    for (int j = 0; j < NT; j++)
+#pragma unroll
+      for (int k = 0; k < 2; k++)
+        act(i * 16 + k * 8 + lane / 4, column + j * 8, j, sums[i][j][2 * k], sums[i][j][2 * k + 1]);
+}
+// The two operands of a product of 16 rows and 16 columns or a sum over 16, from tiles; `turned` where the sum is over rows.
+typedef unsigned Fragment[4];
+
+__device__ __forceinline__ void left(Fragment& a, char* tile, int row, int column) {
+  const int lane = threadIdx.x % 32;
+  load_matrices(a, at(tile, row + lane % 16, column + lane / 16 * 8));
+}
+__device__ __forceinline__ void right(Fragment& b, char* tile, int row, int column) {
+  const int lane = threadIdx.x % 32;
+  load_matrices(b, at(tile, row + lane % 8 + lane / 16 * 8, column + lane / 8 % 2 * 8));
+}
+__device__ __forceinline__ void right_turned(Fragment& b, char* tile, int row, int column) {
+  const int lane = threadIdx.x % 32;
+  load_turned(b, at(tile, row + lane % 16, column + lane / 16 * 8));
+}
+__device__ __forceinline__ void put(char* tile, int row, int column, float first, float second) {
+  write(at(tile, row, column), round2(first, second));
+}

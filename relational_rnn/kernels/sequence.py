@@ -1,0 +1,274 @@
+"""A whole sequence in one launch: the recurrence as CUDA C++ (cuda/), compiled when it is first wanted.
+
+It takes the place of the loop of recurrence.py where it applies (`why_not`); README.md says how it works. The
+compiler is NVRTC, which comes with torch; neither nvcc nor a C++ compiler is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from relational_rnn.kernels.recurrence import Activations, Parameters
+from relational_rnn.kernels.reference import Spec
+
+SIZES = (128, 256)  # of a slot; above, products are large enough to be launches of their own
+LAYERS = 5  # of the MLP, at most
+SOURCES = Path(__file__).parent / "cuda"
+FILES = {
+    "sequence_forward": ("tiles.cuh", "attention.cuh", "forward.cu"),
+    "sequence_backward": ("tiles.cuh", "attention.cuh", "backward.cu"),
+    "sequence_means": ("tiles.cuh", "pack.cu"),
+    "sequence_pack": ("tiles.cuh", "pack.cu"),
+}
+
+
+class Shape(NamedTuple):
+    """What a kernel is compiled for: cuda/tiles.cuh says what each is."""
+
+    F: int
+    N: int
+    HEADS: int
+    LAYERS: int
+    GATES: int
+    ROWS: int
+    WARPS: int
+    CLUSTER: int
+    TOGETHER: int  # programs of a multiprocessor
+    DEPTH: int
+    KEEP: bool  # the backward pass wants what is computed
+    RESETS: bool  # episodes may begin anywhere
+    SOURCE: str  # type of the weights
+
+    def shared_bytes(self, name: str) -> int:
+        """Three tiles, the weights' ring and, going back, if there is room, six sums of each warp's rows."""
+        if name in ("sequence_means", "sequence_pack"):
+            return 1024
+        sums = (
+            6 * self.WARPS * self.F * 4
+            if name == "sequence_backward" and self.ROWS * self.F < 64 * 256
+            else 0
+        )
+        return 3 * self.ROWS * self.F * 2 + self.DEPTH * self.WARPS * 512 + sums
+
+    @property
+    def defines(self) -> list[str]:
+        values = {k: int(v) if isinstance(v, bool) else v for k, v in self._asdict().items()}
+        return [f"-D{name}={value}" for name, value in values.items()]
+
+
+def why_not(slots: int, spec: Spec, layers: int, dtype: torch.dtype) -> str | None:
+    """Why a sequence cannot go in one launch, or None if it can."""
+    size = spec.num_heads * spec.head_size
+    if dtype != torch.bfloat16:
+        return f"the dtype is {dtype}; allowed: bfloat16"
+    if size not in SIZES or 16 % slots:
+        return f"slots are {slots} of {size}; allowed: 1, 2, 4, 8 or 16 of {SIZES}"
+    if spec.key_size != spec.head_size or spec.head_size % 16:
+        return f"heads are of {spec.key_size} and {spec.head_size}; allowed: equal, a multiple of 16"
+    return None if layers <= LAYERS else f"the MLP has {layers} layers; allowed: up to {LAYERS}"
+
+
+@functools.cache
+def usable(device: torch.device) -> bool:
+    """Whether this torch can compile for this GPU, which needs clusters and much shared memory."""
+    hopper = torch.cuda.get_device_capability(device) >= (9, 0)
+    enough = torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 216 * 1024
+    return hopper and enough and hasattr(torch.cuda, "_compile_kernel")
+
+
+def how(rows: int, size: int) -> tuple[int, int, int, int, int]:
+    """Rows of a tile, warps of a program, programs of a cluster and of a multiprocessor, depth of the ring.
+
+    Large tiles read the weights less often; small ones, shared by a cluster, keep more multiprocessors busy.
+    """
+    if size == 128:
+        return (64, 8, 1, 2, 4) if rows > 4224 else (16, 8, 1, 1, 8)
+    if rows <= 1056:
+        return 16, 8, 2, 1, 16
+    return (32, 8, 1, 1, 16) if rows <= 4224 else (64, 8, 1, 2, 4)
+
+
+def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -> Shape:
+    batch, slots, size = memory.shape
+    gates = {None: 0, "memory": 1, "unit": 2}[spec.gate_style]
+    source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
+    layers = len(p.mlp_weights)
+    return Shape(size, slots, spec.num_heads, layers, gates, *how(batch * slots, size), keep, resets, source)
+
+
+@functools.cache
+def compiled(name: str, shape: Shape):
+    source = "".join((SOURCES / file).read_text() for file in FILES[name])
+    kernel = torch.cuda._compile_kernel(source, name, nvcc_options=[*shape.defines, "--use_fast_math"])
+    kernel.set_shared_memory_config(shape.shared_bytes(name))
+    return kernel
+
+
+def _launch(compiled, name: str, shape: Shape, programs: int, threads: int, args: list) -> None:
+    kernel = compiled(name, shape)
+    kernel(grid=(programs, 1, 1), block=(threads, 1, 1), shared_mem=shape.shared_bytes(name), args=args)
+
+
+def activations(steps: int, memory: Tensor, qkv_in: Tensor, p: Parameters, spec: Spec) -> Activations:
+    """Empty buffers for what the backward pass wants. The last of `mlp` are rows of the MLP's norm before its
+    weight. `extra`: 1/deviation of the three norms, rows of the attention's norm before its weight, the
+    logarithm of the softmax's sum, weights packed for the way back, all vectors, and the input's norm."""
+    batch, slots, size = memory.shape
+    rows, layers = batch * slots, len(p.mlp_weights)
+    gates = _gate_width(spec)
+    fresh, exact = qkv_in.new_empty, memory.new_empty
+    extra = [
+        exact(steps, rows, 3),
+        fresh(steps, rows, size),
+        exact(steps, rows, spec.num_heads),
+        fresh(_products(p, spec), size, size),
+        exact(sum(v.shape[0] for v in p.vectors)),
+        torch.empty_like(qkv_in),
+        exact(qkv_in.shape[0] * qkv_in.shape[1]),
+    ]
+    return Activations(
+        fresh(steps, rows, size),
+        fresh((steps, rows, size) if gates else 0),
+        fresh(steps, rows, 3 * size),
+        (qkv_in.new_zeros if spec.gate_style == "memory" else fresh)((steps, rows, gates) if gates else 0),
+        fresh(steps, rows, size),
+        fresh(layers, steps, rows, size),
+        extra,
+    )
+
+
+def _gate_width(spec: Spec) -> int:
+    """Of a row of gates; two are padded to 16 bytes, for the products of their gradients."""
+    return {None: 0, "memory": 8, "unit": 2 * spec.num_heads * spec.head_size}[spec.gate_style]
+
+
+def _products(p: Parameters, spec: Spec) -> int:
+    return 3 + len(p.mlp_weights) + (2 if spec.gate_style == "unit" else 0)
+
+
+def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor | None, compiled) -> Tensor:
+    """-> the forward products' weights; writes those of the way back, and all vectors."""
+    kind = kind._replace(
+        ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=8, RESETS=False
+    )  # the same for all tiles
+    torch.cat(p.vectors, out=vectors)
+    means = vectors.new_empty(kind.F)
+    source = p.qkv_weight
+    packed = source.new_empty(_products(p, spec), kind.F, kind.F, dtype=torch.bfloat16)
+    mlp = [*p.mlp_weights, *[source] * (LAYERS - kind.LAYERS)]
+    gate = source if p.gate_weight is None else p.gate_weight
+    _launch(compiled, "sequence_means", kind, kind.F // 32 + 1, 256, [source, means, vectors])
+    blocks = -(-packed.numel() * (1 if back is None else 2) // (8 * 256))
+    args = [source, *mlp, gate, means, packed, packed if back is None else back]
+    _launch(compiled, "sequence_pack", kind, blocks, 256, args)
+    return packed
+
+
+def forward(
+    memory: Tensor,
+    inputs,
+    gates_in: Tensor | None,
+    resets: Tensor | None,
+    p: Parameters,
+    spec: Spec,
+    held: Activations | None,
+    memories: Tensor,
+    starts: Tensor,
+    compiled=compiled,
+) -> None:
+    """As recurrence.forward; writes `memories`, `starts` and, if given, `held`."""
+    steps, batch = inputs.normed.shape[:2]
+    kind = shape(memory, p, spec, held is not None, resets is not None)
+    nothing, gate = memory, p.gate_weight
+    if held is None:
+        kept, back, vectors = [nothing] * 9, None, memory.new_empty(sum(v.shape[0] for v in p.vectors))
+    else:
+        back, vectors = held.extra[3:5]
+        kept = [held.rows, held.hidden, held.qkv, held.gates, held.attended, held.mlp, *held.extra[:3]]
+    packed = _pack(p, spec, kind, vectors, back, compiled)
+    args = [
+        memory,
+        inputs.normed,
+        nothing if gates_in is None else gates_in,
+        nothing if resets is None else resets,
+        packed,
+        nothing if gate is None else gate.to(torch.bfloat16) if spec.gate_style == "memory" else gate,
+        vectors,
+        memories,
+        starts,
+        *kept,
+        steps,
+        batch,
+        0 if gates_in is None else gates_in.shape[-1],
+        _gate_width(spec),
+        float(spec.scale),
+    ]
+    _launch(compiled, "sequence_forward", kind, _programs(batch, kind), 32 * kind.WARPS, args)
+
+
+def _programs(batch: int, kind: Shape) -> int:
+    return -(-batch // (kind.ROWS // kind.N)) * kind.CLUSTER
+
+
+def backward(
+    grad: Tensor,
+    memory: Tensor,
+    memories: Tensor,
+    starts: Tensor,
+    inputs,
+    gates_in: Tensor | None,
+    resets: Tensor | None,
+    p: Parameters,
+    spec: Spec,
+    held: Activations,
+    deltas: Activations,
+    d_gates_in: Tensor | None,
+    compiled=compiled,
+) -> tuple[Tensor, Tensor]:
+    """-> (gradient of the memory the first step begins with, column sums as Parameters.vectors has them);
+    fills `deltas`, the gradients of `inputs` and, of unit gates, `d_gates_in`."""
+    steps, batch, slots, _ = memories.shape
+    kind = shape(memory, p, spec, True, resets is not None)
+    programs = _programs(batch, kind)
+    carry, nothing, gate = torch.empty_like(memory), memory, p.gate_weight
+    scales, normed, total, packed, vectors = held.extra[:5]
+    totals = vectors.new_zeros(programs, vectors.shape[0])
+    args = [
+        grad,
+        memory,
+        memories,
+        starts,
+        inputs.normed,
+        nothing if gates_in is None else gates_in,
+        nothing if resets is None else resets,
+        packed,
+        nothing if gate is None else gate.to(torch.bfloat16) if spec.gate_style == "memory" else gate,
+        vectors,
+        held.hidden,
+        held.qkv,
+        held.gates,
+        held.mlp,
+        scales,
+        normed,
+        total,
+        carry,
+        inputs.gradient,
+        nothing if d_gates_in is None else d_gates_in,
+        deltas.qkv,
+        deltas.gates,
+        deltas.mlp,
+        vectors.new_empty(batch * slots, spec.num_heads),
+        totals,
+        steps,
+        batch,
+        0 if gates_in is None else gates_in.shape[-1],
+        _gate_width(spec),
+        float(spec.scale),
+    ]
+    _launch(compiled, "sequence_backward", kind, programs, 32 * kind.WARPS, args)
+    return carry, totals.sum(0)

@@ -1,0 +1,198 @@
+// Runs a CUDA kernel on a CPU, to test its source where there is no GPU: every thread of a block is a fiber, and what
+// threads do together (barriers, exchanges between lanes, tensor core products) waits until all of them are there.
+// Copies that a kernel starts and waits for later arrive as late as they may, or, with -DEARLY, at once.
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#define SIMT
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__
+#define __align__(n)
+#define __cluster_dims__(...)
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+using std::min;
+
+struct alignas(8) Pair { unsigned x, y; };
+struct alignas(16) Quad { unsigned x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+struct Index { int x; };
+
+namespace simt {
+struct Copy { void* to; const void* from; };
+struct Barrier { int arrived = 0, round = 0; };
+struct Fiber {
+  ucontext_t context;
+  std::vector<char> stack = std::vector<char>(1 << 16);
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> open;
+  bool done;
+  int exchanges;  // which of the two places of a lane is next: nobody can be two exchanges ahead
+};
+struct Lane { unsigned a[4], b[2]; };
+static std::vector<Fiber> fibers;
+static int current, threads, first_block, living;
+alignas(1024) static char memory[CLUSTER][232 << 10];  // shared memory of each block
+static ucontext_t scheduler;
+static Barrier all, blocks[CLUSTER], warps[64];
+static Lane lanes[2048][2];
+
+inline void wait(Barrier& barrier, int count) {
+  int round = barrier.round;
+  if (++barrier.arrived == count) barrier.arrived = 0, barrier.round++;
+  else while (barrier.round == round) swapcontext(&fibers[current].context, &scheduler);
+}
+inline Lane* publish(const unsigned* a, int na, const unsigned* b, int nb) {  // -> this warp's lanes, [lane * 2]
+  int place = fibers[current].exchanges++ & 1;
+  std::copy(a, a + na, lanes[current][place].a);
+  std::copy(b, b + nb, lanes[current][place].b);
+  wait(warps[current / 32], 32);
+  return &lanes[current / 32 * 32][place];
+}
+inline float real(unsigned bits16) { unsigned u = bits16 << 16; float f; std::memcpy(&f, &u, 4); return f; }
+}  // namespace simt
+
+#define threadIdx (Index{simt::current % simt::threads})
+#define blockIdx (Index{simt::first_block + simt::current / simt::threads})
+inline int rank() { return simt::current / simt::threads; }
+inline char* shared_memory() { return simt::memory[rank()]; }
+inline void __syncthreads() { simt::wait(simt::blocks[rank()], simt::threads); }
+inline void meet() { simt::wait(simt::all, (int)simt::fibers.size()); }
+template <class T>
+void write(void* p, T x) {
+  for (auto& block : simt::memory) *(T*)(block + ((char*)p - shared_memory())) = x;
+}
+template <class T>
+T fresh(const T* p) { return *p; }
+inline void atomicAdd(float* p, float x) { *p += x; }
+inline float __uint_as_float(unsigned u) { float f; std::memcpy(&f, &u, 4); return f; }
+
+inline void copy_async(void* to, const void* from) {
+#ifdef EARLY
+  std::memcpy(to, from, 16);
+#else
+  std::memset(to, 0xff, 16);  // NaN until it has arrived
+  simt::fibers[simt::current].open.push_back({to, from});
+#endif
+}
+inline void commit_async() {
+  auto& f = simt::fibers[simt::current];
+  f.groups.push_back(std::move(f.open));
+  f.open.clear();
+}
+template <int LEFT>
+void wait_async() {
+  auto& groups = simt::fibers[simt::current].groups;
+  for (; (int)groups.size() > LEFT; groups.pop_front())
+    for (auto& c : groups.front()) std::memcpy(c.to, c.from, 16);
+}
+inline void load_matrices(unsigned (&a)[4], const void* p) {  // lanes 8 i to 8 i + 7 have the rows of matrix i
+  unsigned long long address = (unsigned long long)p;
+  unsigned both[2] = {(unsigned)address, (unsigned)(address >> 32)};
+  simt::Lane* warp = simt::publish(both, 2, nullptr, 0);
+  int lane = simt::current % 32;
+  for (int i = 0; i < 4; i++) {
+    auto& row = warp[2 * (8 * i + lane / 4)];
+    auto from = (const char*)((unsigned long long)row.a[0] | (unsigned long long)row.a[1] << 32);
+    std::memcpy(&a[i], from + lane % 4 * 4, 4);
+  }
+}
+inline void load_turned(unsigned (&a)[4], const void* p) {
+  unsigned long long address = (unsigned long long)p;
+  unsigned both[2] = {(unsigned)address, (unsigned)(address >> 32)};
+  simt::Lane* warp = simt::publish(both, 2, nullptr, 0);
+  int lane = simt::current % 32;
+  for (int i = 0; i < 4; i++) {
+    unsigned short pair[2];
+    for (int k = 0; k < 2; k++) {
+      auto& row = warp[2 * (8 * i + lane % 4 * 2 + k)];
+      auto from = (const unsigned short*)((unsigned long long)row.a[0] | (unsigned long long)row.a[1] << 32);
+      pair[k] = from[lane / 4];
+    }
+    a[i] = pair[0] | (unsigned)pair[1] << 16;
+  }
+}
+inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  unsigned b[2] = {b0, b1};
+  simt::Lane* warp = simt::publish(a, 4, b, 2);
+  int lane = simt::current % 32;
+  for (int out = 0; out < 4; out++) {
+    int row = lane / 4 + out / 2 * 8, column = lane % 4 * 2 + out % 2;
+    for (int k = 0; k < 16; k++) {
+      unsigned x = warp[2 * (row % 8 * 4 + k % 8 / 2)].a[row / 8 + k / 8 * 2];
+      unsigned y = warp[2 * (column * 4 + k % 8 / 2)].b[k / 8];
+      c[out] += simt::real(k % 2 ? x >> 16 : x & 0xffff) * simt::real(k % 2 ? y >> 16 : y & 0xffff);
+    }
+  }
+}
+inline float exchange(float x, int distance) {
+  unsigned u;
+  std::memcpy(&u, &x, 4);
+  simt::Lane* warp = simt::publish(&u, 1, nullptr, 0);
+  return __uint_as_float(warp[2 * (simt::current % 32 ^ distance)].a[0]);
+}
+inline unsigned from_lane(unsigned x, int lane) { return simt::publish(&x, 1, nullptr, 0)[2 * lane].a[0]; }
+inline unsigned round1(float x) {  // to the nearest, ties to even
+  unsigned u;
+  std::memcpy(&u, &x, 4);
+  return std::isnan(x) ? 0x7fffu : (u + 0x7fffu + (u >> 16 & 1)) >> 16;
+}
+inline unsigned round2(float low, float high) { return round1(low) | round1(high) << 16; }
+inline float reciprocal_root(float x) { return 1 / std::sqrt(x); }
+inline float exponential(float x) { return std::exp(x); }
+inline float quotient(float a, float b) { return a / b; }
+inline float tangent(float x) { return std::tanh(x); }
+
+namespace simt {
+static void (*entry)();
+inline void begin() {
+  entry();
+  fibers[current].done = true, living--;
+  while (true) swapcontext(&fibers[current].context, &scheduler);
+}
+template <class... A, size_t... I>
+void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) { kernel(*(A*)args[I]...); }
+
+// as cuLaunchKernel: `args` are addresses of the arguments
+template <class... A>
+void launch(void (*kernel)(A...), int grid, int block_threads, int bytes, void** args) {
+  static void (*the_kernel)(A...);
+  static void** the_args;
+  the_kernel = kernel, the_args = args;
+  entry = [] { call(the_kernel, the_args, std::index_sequence_for<A...>{}); };
+  threads = block_threads;
+  for (first_block = 0; first_block < grid; first_block += CLUSTER) {
+    if (bytes > (int)sizeof(memory[0])) std::abort();
+    std::memset(memory, 0xff, sizeof(memory));  // NaN
+    fibers = std::vector<Fiber>(threads * CLUSTER);
+    all = Barrier{};
+    std::fill(blocks, blocks + CLUSTER, Barrier{});
+    std::fill(warps, warps + 64, Barrier{});
+    living = (int)fibers.size();
+    for (auto& f : fibers) {
+      getcontext(&f.context);
+      f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = f.stack.size();
+      f.context.uc_link = nullptr, f.done = false, f.exchanges = 0;
+      makecontext(&f.context, begin, 0);
+    }
+    while (living)
+      for (current = 0; current < (int)fibers.size(); current++)
+        if (!fibers[current].done) swapcontext(&scheduler, &fibers[current].context);
+  }
+}
+}  // namespace simt

@@ -1,0 +1,231 @@
+"""Whole sequences in one launch: the CUDA kernels, on a CPU thread by thread (simt/), and on a GPU."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relational_rnn.kernels import recurrence, rows_torch, sequence
+from relational_rnn.kernels.recurrence import Parameters
+from relational_rnn.kernels.reference import EPSILON, Spec
+from tests.kernels.comparison import build, errors, examples, run
+from tests.kernels.simt.emulated import compiled
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+SMALL, SHARED, MIDDLE, LARGE = (16, 8, 1, 1, 8), (16, 8, 2, 1, 16), (32, 8, 1, 1, 16), (64, 8, 1, 2, 4)
+CASES = {  # slots, heads, size, layers, gates, batch, how
+    "the paper's": (8, 8, 256, 2, "unit", 3, SHARED),
+    "one wide slot, more inputs than a tile": (1, 4, 256, 1, "unit", 20, SHARED),
+    "two gates a slot": (4, 4, 256, 2, "memory", 5, MIDDLE),
+    "no gates, three layers": (2, 2, 256, 3, None, 9, SHARED),
+    "narrow": (4, 8, 128, 2, "unit", 7, SMALL),
+    "large tiles, sums in their place": (8, 8, 256, 2, "unit", 9, LARGE),
+    "sixteen slots": (16, 16, 256, 2, "unit", 3, MIDDLE),
+}
+
+
+def example(slots, heads, size, layers, gates, batch, steps=2):
+    """Parameters, inputs and cotangents. MLP biases hold units away from zero: comparison.py says why."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape, scale=1.0, mean=0.0):
+        return mean + scale * torch.randn(*shape, generator=generator)
+
+    features, width = 3 * size, {"unit": 2 * size, "memory": 2, None: 0}[gates]
+    matrices = [normal(features, size, scale=size**-0.5)]
+    matrices += [normal(size, size, scale=size**-0.5) for _ in range(layers)]
+    matrices += [normal(width, size, scale=size**-0.5)] if width else []
+    vectors = [normal(features, scale=0.1), normal(features, scale=0.1, mean=1), normal(features, scale=0.1)]
+    vectors += [normal(size, scale=0.1, mean=float(i % 2 == 0)) for i in range(4)]
+    vectors += [6 * 40**i * normal(size).sign() for i in range(layers)]
+    spec = Spec(heads, size // heads, size // heads, (size // heads) ** -0.5, gates)
+    return SimpleNamespace(
+        spec=spec,
+        matrices=[m.bfloat16().float() for m in matrices],
+        vectors=vectors,
+        memory=normal(batch, slots, size, scale=0.5),
+        qkv_in=normal(steps, batch, features).bfloat16(),
+        gates_in=normal(steps, batch, width).bfloat16() if width else None,
+        resets=torch.rand(steps, batch, generator=generator) < 0.3,
+        grad=normal(steps, batch, slots, size),
+    )
+
+
+def exact(x):
+    """(memories, gradients) by the recurrence in torch, float64."""
+    p = Parameters.of([m.double() for m in x.matrices], [v.double() for v in x.vectors])
+    gates = None if x.gates_in is None else x.gates_in.double()
+    memory, qkv_in, grad = x.memory.double(), x.qkv_in.double(), x.grad.double()
+    memories, starts, held = recurrence.forward(
+        memory, qkv_in, gates, x.resets, p, x.spec, rows_torch, keep=True
+    )
+    return memories, recurrence.backward(
+        grad, memory, memories, starts, qkv_in, gates, x.resets, held, p, x.spec, rows_torch
+    )
+
+
+class EmulatedRows:
+    """rows_triton with the sequence kernels on the CPU, and its own two kernels in torch."""
+
+    def __init__(self, options=()):
+        self.options = options
+
+    def sequence(self, slots, layers, qkv_in, spec):
+        assert sequence.why_not(slots, spec, layers, qkv_in.dtype) is None
+        build_kernel = lambda name, shape: compiled(name, shape, *self.options)  # noqa: E731
+        return SimpleNamespace(
+            activations=lambda *a: _poisoned(sequence.activations(*a)),
+            forward=lambda *a: sequence.forward(*a, compiled=build_kernel),
+            backward=lambda *a: sequence.backward(*a, compiled=build_kernel),
+        )
+
+    class Inputs:
+        def __init__(self, raw, p, kept, computed=False):
+            self.normed, self.raw, self.gradient = kept[0], raw, None
+            centred = raw.float() - raw.float().mean(-1, keepdim=True)
+            self.normed.copy_(centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON))
+
+        def backward(self, p, sums):
+            raw, weight, bias = (
+                t.double().requires_grad_() for t in (self.raw, p.qkv_norm_weight, p.qkv_norm_bias)
+            )
+            normed = torch.nn.functional.layer_norm(raw, raw.shape[-1:], weight, bias, EPSILON)
+            d_raw, sums.weight, sums.bias = torch.autograd.grad(
+                normed, (raw, weight, bias), self.gradient.double()
+            )
+            return d_raw
+
+    class Sums:
+        def __init__(self, p, spec):
+            self.parameters = p
+
+        def flat(self):
+            features = self.weight.shape[0]
+            total = torch.zeros(sum(v.shape[0] for v in self.parameters.vectors), dtype=torch.float64)
+            total[features : 2 * features], total[2 * features : 3 * features] = self.weight, self.bias
+            return total
+
+
+def _poisoned(held):
+    """NaN wherever nothing was written yet, but for the gates that are padded with zeros."""
+    for tensor in (held.rows, held.hidden, held.qkv, held.attended, held.mlp, *held.extra):
+        tensor.fill_(float("nan"))
+    return held
+
+
+def relative(ours, true):
+    return ((ours.double() - true).norm() / true.norm().clamp_min(1e-30)).item()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
+    *sizes, how = CASES[name]
+    monkeypatch.setattr(sequence, "how", lambda rows, size: how)
+    x = example(*sizes)
+    memories, gradients = exact(x)
+    p, rows = Parameters.of(x.matrices, x.vectors), EmulatedRows(("-DEARLY",) if how == SHARED else ())
+    gates_in = x.gates_in
+    if x.spec.gate_style == "memory":  # padded to 16 bytes
+        gates_in = torch.nn.functional.pad(gates_in, (0, 6))
+    ours, starts, held = recurrence.forward(
+        x.memory, x.qkv_in, gates_in, x.resets, p, x.spec, rows, keep=True
+    )
+    assert relative(ours, memories) < 5e-3
+    found = recurrence.backward(
+        x.grad, x.memory, ours, starts, x.qkv_in, gates_in, x.resets, held, p, x.spec, rows
+    )
+    worst = {
+        "memory": relative(found.memory, gradients.memory),
+        "qkv_in": relative(found.qkv_in, gradients.qkv_in),
+    }
+    for i, (a, b) in enumerate(zip(found.matrices, gradients.matrices, strict=True)):
+        worst[f"matrix {i}"] = relative(a, b)
+    counts = [v.shape[0] for v in x.vectors]
+    pairs = zip(found.vectors.split(counts), gradients.vectors.split(counts), strict=True)
+    worst |= {f"vector {i}": relative(a, b) for i, (a, b) in enumerate(pairs)}
+    if gates_in is not None:
+        d_gates = found.gates_in[..., : x.gates_in.shape[-1]]
+        worst["gates_in"] = relative(d_gates, gradients.gates_in)
+    assert max(worst.values()) < 8e-3, worst
+
+
+@given(rows=st.integers(1, 100_000), size=st.sampled_from(sequence.SIZES), resets=st.booleans())
+def test_every_choice_fits_a_multiprocessor(rows, size, resets):
+    tile, warps, cluster, together, depth = how = sequence.how(rows, size)
+    for gates in range(3):
+        shape = sequence.Shape(size, 8, 8, 2, gates, *how, True, resets, "float")
+        for name in sequence.FILES:
+            assert together * (shape.shared_bytes(name) + 1024) <= 228 * 1024
+    tiles = size // (8 * warps * cluster)  # of 8 columns, that a warp has of a product
+    assert tiles >= 2
+    assert size // 16 * (tiles // 2) % depth == 0
+    assert depth % (tiles // 2) == 0
+    assert tile in (16, 32, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(dtype=torch.float32), "dtype is torch.float32; allowed: bfloat16"),
+        (dict(slots=3), "slots are 3 of 256; allowed: 1, 2, 4, 8 or 16"),
+        (dict(spec=Spec(8, 64, 64, 1.0, None)), "slots are 8 of 512"),
+        (dict(spec=Spec(8, 16, 32, 1.0, None)), "heads are of 16 and 32; allowed: equal"),
+        (dict(spec=Spec(32, 8, 8, 1.0, None)), "a multiple of 16"),
+        (dict(layers=6), "MLP has 6 layers; allowed: up to 5"),
+    ],
+)
+def test_what_cannot_go_in_one_launch_says_why(change, message):
+    case = dict(slots=8, spec=Spec(8, 32, 32, 1.0, "unit"), layers=2, dtype=torch.bfloat16)
+    assert sequence.why_not(**case) is None
+    assert message in sequence.why_not(**case | change)
+
+
+GPU_CASES = {
+    "small": (dict(mem_slots=8, head_size=32, num_heads=8), 9, 33),
+    "clusters": (dict(mem_slots=4, head_size=64, num_heads=4), 7, 200),
+    "middle": (dict(mem_slots=4, head_size=64, num_heads=4, gate_style="memory"), 7, 1000),
+    "large": (dict(mem_slots=8, head_size=32, num_heads=8), 4, 601),
+    "one slot": (dict(mem_slots=1, head_size=64, num_heads=4, attention_mlp_layers=1), 5, 77),
+    "no gates": (dict(mem_slots=2, head_size=128, num_heads=2, gate_style=None), 5, 77),
+    "narrow": (dict(mem_slots=16, head_size=16, num_heads=8), 5, 77),
+    "narrow and large": (dict(mem_slots=16, head_size=16, num_heads=8), 3, 301),
+    "one head": (dict(mem_slots=8, head_size=256, num_heads=1), 3, 50),
+}
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", GPU_CASES)
+def test_the_kernels_on_the_gpu(name, monkeypatch):
+    """Within 5e-3 of float64, or half again of plain torch's error in bf16; the same bits a second time."""
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    config, steps, batch = GPU_CASES[name]
+    core = build(config, inputs=24, device="cuda")
+    arguments = examples(core, steps, batch, resetting=True)
+    exact = run(core, "reference", torch.float64, *arguments)
+    launched = []
+    monkeypatch.setattr(sequence, "forward", _recording(sequence.forward, launched))
+    first = run(core, "triton", torch.float32, *arguments, autocast=torch.bfloat16)
+    again = run(core, "triton", torch.float32, *arguments, autocast=torch.bfloat16)
+    torchs = errors(run(core, "reference", torch.float32, *arguments, autocast=torch.bfloat16), exact)
+    torch.use_deterministic_algorithms(False)
+    assert len(launched) == 2
+    ours = errors(first, exact)
+    worse = {k: (error, torchs[k]) for k, error in ours.items() if not error < max(5e-3, 1.5 * torchs[k])}
+    assert not worse, worse
+    for key in first:
+        assert torch.equal(first[key], again[key]), key
+
+
+def _recording(function, launched):
+    def wrapper(*args, **kwargs):
+        launched.append(True)
+        return function(*args, **kwargs)
+
+    return wrapper
