@@ -96,6 +96,14 @@ __device__ __forceinline__ float fresh(const float* p) { return __ldcg(p); }
 __device__ __forceinline__ float2 fresh(const float2* p) { return __ldcg(p); }
 __device__ __forceinline__ float4 fresh(const float4* p) { return __ldcg(p); }
 
+// Ask for what will be read a step later, so that it waits in the cache: `bytes` from p on.
+constexpr bool PREFETCH = ROWS <= 32;  // where all programs' steps fit there
+__device__ __forceinline__ void prefetch(const void* p, int bytes) {
+  if constexpr (PREFETCH)
+    for (int i = threadIdx.x * 128; i < bytes; i += THREADS * 128)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)p + i));
+}
+
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
@@ -276,27 +284,35 @@ __device__ __forceinline__ void clear(Sums& sums) {
 __device__ __forceinline__ void multiply(Sums& sums, Weights& w, char* tile) {
   static_assert(KT * UNITS % DEPTH == 0 && DEPTH % UNITS == 0, "a product must end where the ring does");
   const int lane = threadIdx.x % 32, row = lane % 16, half = lane / 16;
-  constexpr bool AHEAD = MT <= 2;  // registers for the next step's rows
-  unsigned a[AHEAD ? 2 : 1][MT][4];
-  if (AHEAD)
+  constexpr int AHEAD = MT <= 2 ? 1 : 0;  // whether there are registers for the next step's operands too
+  unsigned a[AHEAD + 1][MT][4];
+  Quad b[AHEAD + 1][UNITS];
+  const auto rows = [&](int k) {
 #pragma unroll
-    for (int i = 0; i < MT; i++) load_matrices(a[0][i], at(tile, i * 16 + row, half * 8));
+    for (int i = 0; i < MT; i++) load_matrices(a[k % (AHEAD + 1)][i], at(tile, i * 16 + row, (2 * k + half) * 8));
+  };
+  const auto column = [&](int k, int u) {
+    const int place = (k * UNITS + u) % DEPTH;
+    wait_async<DEPTH - 2>();
+    b[k % (AHEAD + 1)][u] = *(const Quad*)(w.ring + place * UNIT);
+    ask(w, (place + DEPTH - 1) % DEPTH, (u + DEPTH - 1) % UNITS);  // into the place that was read the last time
+  };
+  if (AHEAD) {
+    rows(0);
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) column(0, u);
+  }
 #pragma unroll 4
   for (int k = 0; k < KT; k++) {
-    const int now = AHEAD ? k % 2 : 0, next = AHEAD ? k + 1 : k;
-    if (next < KT)
-#pragma unroll
-      for (int i = 0; i < MT; i++) load_matrices(a[AHEAD ? next % 2 : 0][i], at(tile, i * 16 + row, (2 * next + half) * 8));
+    if (k + AHEAD < KT) rows(k + AHEAD);
 #pragma unroll
     for (int u = 0; u < UNITS; u++) {
-      const int place = (k * UNITS + u) % DEPTH;
-      wait_async<DEPTH - 2>();
-      const Quad b = *(const Quad*)(w.ring + place * UNIT);
-      ask(w, (place + DEPTH - 1) % DEPTH, (u + DEPTH - 1) % UNITS);  // into the place that was read the last time
+      if (k + AHEAD < KT) column(k + AHEAD, u);
+      const Quad now = b[k % (AHEAD + 1)][u];
 #pragma unroll
       for (int i = 0; i < MT; i++) {
-        multiply_add(sums[i][2 * u], a[now][i], b.x, b.y);
-        multiply_add(sums[i][2 * u + 1], a[now][i], b.z, b.w);
+        multiply_add(sums[i][2 * u], a[k % (AHEAD + 1)][i], now.x, now.y);
+        multiply_add(sums[i][2 * u + 1], a[k % (AHEAD + 1)][i], now.z, now.w);
       }
     }
   }
