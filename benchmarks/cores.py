@@ -18,7 +18,6 @@ import platform
 import shlex
 import statistics
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -287,12 +286,14 @@ def main() -> None:
         parser.exit(
             2, "benchmarks/cores.py: no CUDA GPU here, and times of a CPU would mislead; allowed: a GPU\n"
         )
+    command = ["python", "benchmarks/cores.py", "--only", *options.only, "--precisions", *options.precisions]
+    command += ["--without", *options.without] if options.without else []
     gpu = torch.cuda.get_device_name()
     today = date.today().isoformat()
     output = options.output or RESULTS / f"cores_{today}_{gpu.lower().replace(' ', '-')}.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     result = {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(command),
         "date": today,
         "commit": options.commit or commit(),
         "gpu": gpu,

@@ -102,16 +102,40 @@ def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -
 
 
 @functools.cache
-def compiled(name: str, shape: Shape):
+def _compiled(name: str, shape: Shape, device: int):
     source = "".join((SOURCES / file).read_text() for file in FILES[name])
     kernel = torch.cuda._compile_kernel(source, name, nvcc_options=[*shape.defines, "--use_fast_math"])
     kernel.set_shared_memory_config(shape.shared_bytes(name))
     return kernel
 
 
+def compiled(name: str, shape: Shape):
+    """For the current GPU."""
+    return _compiled(name, shape, torch.cuda.current_device())
+
+
 def _launch(compiled, name: str, shape: Shape, programs: int, threads: int, args: list) -> None:
-    kernel = compiled(name, shape)
-    kernel(grid=(programs, 1, 1), block=(threads, 1, 1), shared_mem=shape.shared_bytes(name), args=args)
+    with torch.cuda.device_of(args[0]):
+        kernel = compiled(name, shape)
+        kernel(grid=(programs, 1, 1), block=(threads, 1, 1), shared_mem=shape.shared_bytes(name), args=args)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Where vectors of 16 bytes can be read: a view may begin anywhere."""
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+def _of_one_type(p: Parameters) -> Parameters:
+    """Matrices that the packing kernel can read: all float32, or all bfloat16."""
+    kinds = {m.dtype for m in p.matrices}
+    if len(kinds) == 1 and kinds <= {torch.float32, torch.bfloat16}:
+        return p
+    return Parameters.of([m.float() for m in p.matrices], p.vectors, p.ready)
+
+
+def _gate_weight(p: Parameters, spec: Spec) -> Tensor | None:
+    """As the kernels read it themselves, for two gates a slot."""
+    return _aligned(p.gate_weight.to(torch.bfloat16)) if spec.gate_style == "memory" else p.gate_weight
 
 
 def activations(steps: int, memory: Tensor, qkv_in: Tensor, p: Parameters, spec: Spec) -> Activations:
@@ -183,8 +207,9 @@ def forward(
 ) -> None:
     """As recurrence.forward; writes `memories`, `starts` and, if given, `held`."""
     steps, batch = inputs.normed.shape[:2]
+    memory, p = _aligned(memory), _of_one_type(p)
     kind = shape(memory, p, spec, held is not None, resets is not None)
-    nothing, gate = memory, p.gate_weight
+    nothing, gate = memory, _gate_weight(p, spec)
     if held is None:
         kept, back, vectors = [nothing] * 9, None, memory.new_empty(sum(v.shape[0] for v in p.vectors))
     else:
@@ -197,7 +222,7 @@ def forward(
         nothing if gates_in is None else gates_in,
         nothing if resets is None else resets,
         packed,
-        nothing if gate is None else gate.to(torch.bfloat16) if spec.gate_style == "memory" else gate,
+        nothing if gate is None else gate,
         vectors,
         memories,
         starts,
@@ -233,9 +258,10 @@ def backward(
     """-> (gradient of the memory the first step begins with, column sums as Parameters.vectors has them);
     fills `deltas`, the gradients of `inputs` and, of unit gates, `d_gates_in`."""
     steps, batch, slots, _ = memories.shape
+    memory, grad, p = _aligned(memory), _aligned(grad), _of_one_type(p)
     kind = shape(memory, p, spec, True, resets is not None)
     programs = _programs(batch, kind)
-    carry, nothing, gate = torch.empty_like(memory), memory, p.gate_weight
+    carry, nothing, gate = torch.empty_like(memory), memory, _gate_weight(p, spec)
     scales, normed, total, packed, vectors = held.extra[:5]
     totals = vectors.new_zeros(programs, vectors.shape[0])
     args = [
@@ -247,7 +273,7 @@ def backward(
         nothing if gates_in is None else gates_in,
         nothing if resets is None else resets,
         packed,
-        nothing if gate is None else gate.to(torch.bfloat16) if spec.gate_style == "memory" else gate,
+        nothing if gate is None else gate,
         vectors,
         held.hidden,
         held.qkv,

@@ -229,3 +229,20 @@ def _recording(function, launched):
         return function(*args, **kwargs)
 
     return wrapper
+
+
+@needs_gpu
+@pytest.mark.parametrize("gate_style", ["unit", "memory"])
+def test_views_that_begin_anywhere_and_weights_of_several_types(gate_style):
+    core = build(
+        dict(mem_slots=4, head_size=64, num_heads=4, gate_style=gate_style), inputs=24, device="cuda"
+    )
+    x, state, _, _ = examples(core, 3, 5)
+    odd = torch.empty(state.numel() + 1, device="cuda")[1:].view_as(state).copy_(state)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        expected, _ = core(x, state)
+        found, _ = core(x, odd)
+        assert torch.equal(found, expected)
+        core.mlp.to(torch.float16)
+        found, _ = core(x, state)
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
