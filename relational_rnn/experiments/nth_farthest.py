@@ -210,6 +210,7 @@ def paper() -> Config:
 
 
 FAST_STAGES = (
+    *((3, 1), (3, 2), (4, 2)),  # here distances are learned: with 4 x 4 first, a seed never left its plateau
     *((v, 4) for v in (4, 5, 6, 7, 8)),
     *((8, d) for d in (5, 6, 7, 8, 10, 12, 14, 16)),
 )
@@ -219,7 +220,8 @@ def fast() -> Config:
     """The paper's task and model for one modern GPU: stages of growing size, bf16, a decaying learning rate.
 
     rmc train nth-farthest --preset fast
-    94.3 % in 301 s on an H200 (seed 0); seed 1 stayed on the plateau of the first stage (results/LOG.md).
+    With 4 x 4 as the first stage, Adam's usual beta2 and no clipping: 94.3 % in 301 s on an H200 (seed 0),
+    while seed 1 never left that stage. As it stands now: not run yet (results/LOG.md says what led to it).
     """
     training = Training(
         steps=80_000,
@@ -227,7 +229,9 @@ def fast() -> Config:
         learning_rate=5e-4,
         schedule="cosine",
         final_learning_rate=1e-5,
+        adam_beta2=0.98,
         warmup_steps=500,
+        clip_norm=1.0,
         precision="bf16",
         log_every=100,
         eval_every=5_000,

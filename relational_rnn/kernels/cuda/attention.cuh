@@ -162,7 +162,7 @@ __device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at
   }
 }
 
-// The gradient of queries: k and v, weighted, and the gradient of what was read in tiles; queries are in `qkv`, normalised.
+// The gradient of queries: k and v, weighted, and the gradient of what was read in tiles; queries, normalised, in `qkv`.
 // Leaves the inner product of each row's shares with their gradients in `inner`.
 __device__ __forceinline__ void queries_backward(char* reads, char* k, char* v, const Head& at, const bf16* qkv,
                                                  const float* total, float* inner, bf16* d_qkv, float logit_scale) {

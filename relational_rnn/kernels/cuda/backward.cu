@@ -76,7 +76,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   char *const a = shared_memory(), *const b = a + TILE, *const c = b + TILE, *const ring = c + TILE;
   char* const spare = ring + DEPTH * UNIT;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int crew = warp * CLUSTER + rank();      // of those that share a tile, this warp's number
+  const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
   const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
   const int samples = min(SAMPLES, batch - first), valid = samples * N;
   const long all = (long)batch * N, base = (long)first * N;
@@ -149,7 +149,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             store(d_gates + r * 2 * F + feature, d_accept), store(d_gates + r * 2 * F + F + feature, d_retain);
           } else {  // their product with the weights, and tanh, at once
             Row one, two;
-            load(one, gate_weight + feature), load(two, gate_weight + F + feature), load(y, kept_hidden + r * F + feature);
+            load(one, gate_weight + feature), load(two, gate_weight + F + feature);
+            load(y, kept_hidden + r * F + feature);
             float own[2] = {0.f, 0.f};
 #pragma unroll
             for (int e = 0; e < E; e++) own[0] += d_accept[e], own[1] += d_retain[e];
@@ -202,9 +203,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int k = 0; k < 2; k++) {
           float total = bias_sums[j][k];
           total += exchange(total, 4), total += exchange(total, 8), total += exchange(total, 16);
-          if (lane < 4)
-            atomicAdd(columns.totals + MLP_BIAS + (layer - 1) * F + (rank() * WARPS + warp) * (NT * 8) + j * 8 + lane * 2 + k,
-                      total);
+          const int column = (rank() * WARPS + warp) * (NT * 8) + j * 8 + lane * 2 + k;
+          if (lane < 4) atomicAdd(columns.totals + MLP_BIAS + (layer - 1) * F + column, total);
         }
       meet();
       for (int row = crew; row < valid; row += CREW) {

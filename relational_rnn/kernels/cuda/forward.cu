@@ -4,22 +4,22 @@
 constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // of [F, F] a step, in the order k, v, q, MLP, gates
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, TOGETHER) sequence_forward(
-    const float* memory,      // [B, N, F]
+    const float* memory,                   // [B, N, F]
     const bf16* __restrict__ inputs,       // [T, B, Q], normalised
     const bf16* __restrict__ gates_in,     // [T, B, gate_width]
-    const bool* resets,       // [T, B]
-    const void* packed,       // the products' weights
+    const bool* resets,                    // [T, B]
+    const void* packed,                    // the products' weights
     const bf16* __restrict__ gate_weight,  // [2, F], for two gates a slot
     const float* __restrict__ vectors,     // one after the other
-    float* memories,          // [T, B, N, F]
-    float* starts,            // the same, where there are resets
+    float* memories,                       // [T, B, N, F]
+    float* starts,                         // the same, where there are resets
     bf16* __restrict__ kept_rows, bf16* __restrict__ kept_hidden, bf16* __restrict__ kept_qkv,
     bf16* __restrict__ kept_gates, bf16* __restrict__ kept_attended, bf16* __restrict__ kept_mlp,
     float* __restrict__ kept_scales, bf16* __restrict__ kept_normed, float* __restrict__ kept_total, int steps, int batch,
     int gate_width, int gate_stride, double logit_scale) {
   char *const a = shared_memory(), *const b = a + TILE, *const c = b + TILE, *const ring = c + TILE;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int crew = warp * CLUSTER + rank();      // of those that share a tile, this warp's number
+  const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
   const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
   const int samples = min(SAMPLES, batch - first), valid = samples * N;
   const long all = (long)batch * N, base = (long)first * N;  // rows of a step; of those, this program's first
@@ -87,7 +87,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int e = 0; e < E; e++) squares += q[e] * q[e] + k[e] * k[e] + v[e] * v[e];
         const float scale = reciprocal_root(warp_sum(squares) / Q + EPSILON);
 #pragma unroll
-        for (int e = 0; e < E; e++) q[e] = rounded(q[e] * scale), k[e] = rounded(k[e] * scale), v[e] = rounded(v[e] * scale);
+        for (int e = 0; e < E; e++) {
+          q[e] = rounded(q[e] * scale), k[e] = rounded(k[e] * scale), v[e] = rounded(v[e] * scale);
+        }
         if (KEEP) {
           bf16* qkv = kept_qkv + (t * all + base + row) * Q + in_head;
           store(qkv, q), store(qkv + V, k), store(qkv + 2 * V, v);

@@ -1,6 +1,6 @@
 // Weights in the order in which the sequence kernels want them, as bf16: for each product and each step of its sum, units
-// of 16 columns, in each a warp's 32 lanes of 16 bytes. `means` first: queries, keys and values without their common mean,
-// which their norm would take off.
+// of 16 columns, in each a warp's 32 lanes of 16 bytes. `means` first: queries, keys and values lose their common mean, which
+// their norm would take off.
 
 // Blocks of 256 threads: each 32 features; one more for the bias.
 extern "C" __global__ void sequence_means(const SOURCE* __restrict__ qkv,  // [Q, F]

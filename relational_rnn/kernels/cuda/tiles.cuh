@@ -253,7 +253,7 @@ struct Weights {
   const char *next, *first, *last;  // this thread's share of the step to ask for next, of the first, and behind all
   char* ring;                       // this thread's share of unit 0
 };
-constexpr int STEP = F / 16 * 512;  // bytes of a step of a sum, for all columns: in units of 16 columns, a warp's 512 bytes
+constexpr int STEP = F / 16 * 512;  // bytes of a step of a sum: 512, 16 a lane, for every 16 columns
 
 __device__ __forceinline__ void ask(Weights& w, int place, int unit) {
   copy_async(w.ring + place * UNIT, w.next + unit * 512);
@@ -329,7 +329,7 @@ __device__ __forceinline__ void each_pair(Sums& sums, Act act) {
       for (int k = 0; k < 2; k++)
         act(i * 16 + k * 8 + lane / 4, column + j * 8, j, sums[i][j][2 * k], sums[i][j][2 * k + 1]);
 }
-// The two operands of a product of 16 rows and 16 columns or a sum over 16, from tiles; `turned` where the sum is over rows.
+// The operands of a small product, 16 x 16 each, from tiles; `turned` where the sum is over rows.
 typedef unsigned Fragment[4];
 
 __device__ __forceinline__ void left(Fragment& a, char* tile, int row, int column) {
