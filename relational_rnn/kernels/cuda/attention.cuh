@@ -127,7 +127,7 @@ __device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at
     left(a, q, at.row, at.column() + sum * 16);
     add_products(shares, a, at, k, sum, input_keys[sum]);
   }
-  float peak[2] = {-1e30f, -1e30f}, sums[2] = {0.f, 0.f}, of_input[2];
+  float peak[2] = {-1e30f, -1e30f}, sums[2] = {0.f, 0.f}, rounded_sums[2] = {0.f, 0.f}, of_input[2];
   const int row = at.lane() / 4;
   each_share(shares, [&](int half, int key, float& share) {
     if (Head::allowed(row + 8 * half, key)) peak[half] = fmaxf(peak[half], share);
@@ -138,6 +138,8 @@ __device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at
   each_share(shares, [&](int half, int key, float& share) {
     share = Head::allowed(row + 8 * half, key) ? exponential(share - peak[half]) : 0.f;
     sums[half] += share;
+    if (key < 16) share = rounded(share);  // as it is multiplied, so that shares still sum to 1
+    rounded_sums[half] += share;
   });
   share_of_input(of_input, shares);
 #pragma unroll
@@ -145,7 +147,7 @@ __device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at
     sums[half] = quad_sum(sums[half]);
     if (total && at.lane() % 4 == 0 && at.row + row + 8 * half < at.valid)
       total[(at.row + row + 8 * half) * HEADS + at.head] = peak[half] + logf(sums[half]);
-    sums[half] = quotient(1.f, sums[half]);
+    sums[half] = quotient(1.f, quad_sum(rounded_sums[half]));
   }
 #pragma unroll
   for (int sum = 0; sum < SUMS; sum++) {
@@ -156,8 +158,8 @@ __device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at
       const float2 shift = *(const float2*)(at.vectors + QKV_SHIFT + at.feature(2, sum) + j * 8);
 #pragma unroll
       for (int half = 0; half < 2; half++)
-        put(q, at.row + row + 8 * half, at.column() + sum * 16 + j * 8 + at.lane() % 4 * 2,
-            out[j][2 * half] * sums[half] + shift.x, out[j][2 * half + 1] * sums[half] + shift.y);
+        put_halves(q, at.row + row + 8 * half, at.column() + sum * 16 + j * 8 + at.lane() % 4 * 2,
+                   out[j][2 * half] * sums[half] + shift.x, out[j][2 * half + 1] * sums[half] + shift.y);
     }
   }
 }

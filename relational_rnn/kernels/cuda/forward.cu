@@ -66,7 +66,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       const float* const bias = vectors + QKV_BIAS + (part + 1) % 3 * V;
       each_pair(sums, [&](int row, int column, int, float& x, float& y) {
         const int i = column / V * 3 * V + column % V;
-        put(to, row, column, x + bias[i], y + bias[i + 1]);
+        put_halves(to, row, column, x + bias[i], y + bias[i + 1]);
       });
     }
     meet();
@@ -81,7 +81,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
           store_tile(a, row, lane, q), store_tile(b, row, lane, k), store_tile(c, row, lane, v);
           continue;
         }
-        load_tile(q, a, row, lane), load_tile(k, b, row, lane), load_tile(v, c, row, lane);
+        load_halves(q, a, row, lane), load_halves(k, b, row, lane), load_halves(v, c, row, lane);
         float squares = 0.f;
 #pragma unroll
         for (int e = 0; e < E; e++) squares += q[e] * q[e] + k[e] * k[e] + v[e] * v[e];
@@ -117,7 +117,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       for (int row = crew; row < valid; row += CREW) {
         const long i = (base + row) * F + feature;
         Row x, read;
-        load_fresh(x, before + i), load_tile(read, a, row, lane);
+        load_fresh(x, before + i), load_halves(read, a, row, lane);
 #pragma unroll
         for (int e = 0; e < E; e++) x[e] += read[e];
         const float scale = normalize(x);
@@ -141,8 +141,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       multiply(sums, weights, from);
       const float* bias = vectors + MLP_BIAS + layer * F;
       each_pair(sums, [&](int row, int column, int, float& x, float& y) {
-        if (layer < LAYERS - 1) x = fmaxf(x + bias[column], 0.f), y = fmaxf(y + bias[column + 1], 0.f);
-        put(to, row, column, x, y);
+        if (layer < LAYERS - 1) put(to, row, column, fmaxf(x + bias[column], 0.f), fmaxf(y + bias[column + 1], 0.f));
+        else put_halves(to, row, column, x, y);
       });
       meet();
       if (KEEP && layer < LAYERS - 1)
@@ -163,7 +163,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     for (int row = crew; row < valid; row += CREW) {
       const long i = (base + row) * F + feature;
       Row x, y, m;
-      load_tile(x, candidate, row, lane);
+      load_halves(x, candidate, row, lane);
       load_tile(y, a, row, lane);
 #pragma unroll
       for (int e = 0; e < E; e++) x[e] += y[e] + bias[e];
@@ -184,7 +184,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       for (int e = 0; e < E; e++) x[e] = tangent(x[e]), y[e] = tangent(m[e]);
       if (KEEP) store(kept_hidden + t * all * F + i, y);
       if (GATES == 2) {
-        store_tile(candidate, row, lane, x), store_tile(hidden, row, lane, y);
+        store_halves(candidate, row, lane, x), store_tile(hidden, row, lane, y);
         continue;
       }
       float gates[2];
@@ -224,19 +224,19 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
               const int column = own + u * 8;
-              const unsigned accept = round2(sums[i][2 * u][2 * k], sums[i][2 * u][2 * k + 1]);
-              const unsigned retain = round2(sums[i][2 * u + 1][2 * k], sums[i][2 * u + 1][2 * k + 1]);
-              if (KEEP)
-                *(unsigned*)(kept_gates + g + column) = accept, *(unsigned*)(kept_gates + g + F + column) = retain;
+              const float2 accept = make_float2(sums[i][2 * u][2 * k], sums[i][2 * u][2 * k + 1]);
+              const float2 retain = make_float2(sums[i][2 * u + 1][2 * k], sums[i][2 * u + 1][2 * k + 1]);
+              if (KEEP) {
+                *(unsigned*)(kept_gates + g + column) = round2(accept.x, accept.y);
+                *(unsigned*)(kept_gates + g + F + column) = round2(retain.x, retain.y);
+              }
               const unsigned accept_in = *(const unsigned*)(in + column);
               const unsigned retain_in = *(const unsigned*)(in + F + column);
-              const unsigned squashed = *(const unsigned*)at(candidate, row, column);
+              const float2 squashed = from_halves(*(const unsigned*)at(candidate, row, column));
               const float2 m = fresh((const float2*)(before + r * F + column));
               float2 result;
-              result.x = sigmoid(low(accept) + low(accept_in)) * low(squashed) +
-                         sigmoid(low(retain) + low(retain_in)) * m.x;
-              result.y = sigmoid(high(accept) + high(accept_in)) * high(squashed) +
-                         sigmoid(high(retain) + high(retain_in)) * m.y;
+              result.x = sigmoid(accept.x + low(accept_in)) * squashed.x + sigmoid(retain.x + low(retain_in)) * m.x;
+              result.y = sigmoid(accept.y + high(accept_in)) * squashed.y + sigmoid(retain.y + high(retain_in)) * m.y;
               *(float2*)(after + r * F + column) = result;
               if (anew) result.x = column == row % N, result.y = column + 1 == row % N;
               if (RESETS && t + 1 < steps) *(float2*)(starts + ((t + 1) * all + r) * F + column) = result;

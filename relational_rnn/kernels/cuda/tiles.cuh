@@ -134,6 +134,17 @@ __device__ __forceinline__ unsigned round2(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   return both;
 }
+// What no tensor core multiplies is kept as float16, which loses less than bf16; it saturates.
+__device__ __forceinline__ unsigned halves(float low, float high) {
+  unsigned both;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+__device__ __forceinline__ float2 from_halves(unsigned both) {
+  float2 x;
+  asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(x.x), "=f"(x.y) : "r"(both));
+  return x;
+}
 __device__ __forceinline__ float reciprocal_root(float x) { return rsqrtf(x); }
 __device__ __forceinline__ float exponential(float x) { return __expf(x); }
 __device__ __forceinline__ float quotient(float a, float b) { return __fdividef(a, b); }
@@ -245,6 +256,35 @@ __device__ __forceinline__ void store_tile(char* tile, int row, int lane, const 
     for (int i = 0; i < E; i += 8) write(at(tile, row, lane * E + i), pack(x + i));
 }
 
+// the same as float16
+__device__ __forceinline__ void unpack_halves(float* x, unsigned both) {
+  const float2 two = from_halves(both);
+  x[0] = two.x, x[1] = two.y;
+}
+__device__ __forceinline__ void load_halves(Row& x, char* tile, int row, int lane) {
+  if constexpr (E == 4) {
+    const Pair four = *(const Pair*)at(tile, row, lane * E);
+    unpack_halves(x, four.x), unpack_halves(x + 2, four.y);
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; i += 8) {
+      const Quad eight = *(const Quad*)at(tile, row, lane * E + i);
+      unpack_halves(x + i, eight.x), unpack_halves(x + i + 2, eight.y);
+      unpack_halves(x + i + 4, eight.z), unpack_halves(x + i + 6, eight.w);
+    }
+  }
+}
+__device__ __forceinline__ void store_halves(char* tile, int row, int lane, const Row& x) {
+  if constexpr (E == 4) {
+    write(at(tile, row, lane * E), Pair{halves(x[0], x[1]), halves(x[2], x[3])});
+  } else {
+#pragma unroll
+    for (int i = 0; i < E; i += 8)
+      write(at(tile, row, lane * E + i), Quad{halves(x[i], x[i + 1]), halves(x[i + 2], x[i + 3]),
+                                              halves(x[i + 4], x[i + 5]), halves(x[i + 6], x[i + 7])});
+  }
+}
+
 // ---------------------------------------------------------------- products
 // A warp makes all rows of NT x 8 columns of a product, so no two warps want the same weight: each thread asks for its
 // own, ahead of time and in the order in which it will want them, through a ring of its own in shared memory. They keep
@@ -346,4 +386,7 @@ __device__ __forceinline__ void right_turned(Fragment& b, char* tile, int row, i
 }
 __device__ __forceinline__ void put(char* tile, int row, int column, float first, float second) {
   write(at(tile, row, column), round2(first, second));
+}
+__device__ __forceinline__ void put_halves(char* tile, int row, int column, float first, float second) {
+  write(at(tile, row, column), halves(first, second));
 }

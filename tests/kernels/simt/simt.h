@@ -154,6 +154,19 @@ inline unsigned round1(float x) {  // to the nearest, ties to even
   return std::isnan(x) ? 0x7fffu : (u + 0x7fffu + (u >> 16 & 1)) >> 16;
 }
 inline unsigned round2(float low, float high) { return round1(low) | round1(high) << 16; }
+inline unsigned halves(float low, float high) {
+  float largest = 65504.f;  // NaN stays
+  _Float16 pair[2] = {(_Float16)(low > largest ? largest : low < -largest ? -largest : low),
+                      (_Float16)(high > largest ? largest : high < -largest ? -largest : high)};
+  unsigned both;
+  std::memcpy(&both, pair, 4);
+  return both;
+}
+inline float2 from_halves(unsigned both) {
+  _Float16 pair[2];
+  std::memcpy(pair, &both, 4);
+  return {(float)pair[0], (float)pair[1]};
+}
 inline float reciprocal_root(float x) { return 1 / std::sqrt(x); }
 inline float exponential(float x) { return std::exp(x); }
 inline float quotient(float a, float b) { return a / b; }
