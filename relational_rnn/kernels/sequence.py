@@ -7,6 +7,7 @@ compiler is NVRTC, which comes with torch; neither nvcc nor a C++ compiler is ne
 from __future__ import annotations
 
 import functools
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +79,17 @@ def usable(device: torch.device) -> bool:
     """Whether this torch can compile for this GPU, which needs clusters and much shared memory."""
     hopper = torch.cuda.get_device_capability(device) >= (9, 0)
     enough = torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 216 * 1024
-    return hopper and enough and hasattr(torch.cuda, "_compile_kernel")
+    if not (hopper and enough and hasattr(torch.cuda, "_compile_kernel")):
+        return False
+    try:
+        with torch.cuda.device(device):
+            torch.cuda._compile_kernel('extern "C" __global__ void nothing() {}', "nothing")
+    except (RuntimeError, OSError) as error:
+        warnings.warn(
+            f"no compiler for whole sequences, steps are launched one by one: {error}", stacklevel=2
+        )
+        return False
+    return True
 
 
 def how(rows: int, size: int) -> tuple[int, int, int, int, int]:

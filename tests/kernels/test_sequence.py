@@ -1,5 +1,6 @@
 """Whole sequences in one launch: the CUDA kernels, on a CPU thread by thread (simt/), and on a GPU."""
 
+import contextlib
 import shutil
 from types import SimpleNamespace
 
@@ -246,3 +247,20 @@ def test_views_that_begin_anywhere_and_weights_of_several_types(gate_style):
         core.mlp.to(torch.float16)
         found, _ = core(x, state)
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def test_without_a_compiler_steps_are_launched_one_by_one(monkeypatch):
+    """What a GPU says of itself is given here; that the compiler's failure is not the user's is what is tested."""
+
+    def fails(*_):
+        raise RuntimeError("CUDA error: no libnvrtc")
+
+    properties = SimpleNamespace(shared_memory_per_block_optin=232448)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", fails, raising=False)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    with pytest.warns(UserWarning, match="launched one by one: CUDA error: no libnvrtc"):
+        assert not sequence.usable.__wrapped__(torch.device("cuda", 0))
+    monkeypatch.delattr(torch.cuda, "_compile_kernel")
+    assert not sequence.usable.__wrapped__(torch.device("cuda", 0))
