@@ -85,9 +85,7 @@ def usable(device: torch.device) -> bool:
         with torch.cuda.device(device):
             torch.cuda._compile_kernel('extern "C" __global__ void nothing() {}', "nothing")
     except (RuntimeError, OSError) as error:
-        warnings.warn(
-            f"no compiler for whole sequences, steps are launched one by one: {error}", stacklevel=2
-        )
+        warnings.warn(f"no compiler here, so steps are launched one by one: {error}", stacklevel=2)
         return False
     return True
 

@@ -250,7 +250,7 @@ def test_views_that_begin_anywhere_and_weights_of_several_types(gate_style):
 
 
 def test_without_a_compiler_steps_are_launched_one_by_one(monkeypatch):
-    """What a GPU says of itself is given here; that the compiler's failure is not the user's is what is tested."""
+    """On a GPU that could, as far as it says of itself."""
 
     def fails(*_):
         raise RuntimeError("CUDA error: no libnvrtc")
