@@ -236,13 +236,15 @@ def forward(
         memories,
         starts,
         *kept,
-        steps,
-        batch,
-        0 if gates_in is None else gates_in.shape[-1],
-        _gate_width(spec),
-        float(spec.scale),
+        *_numbers(steps, batch, gates_in, spec),
     ]
     _launch(compiled, "sequence_forward", kind, _programs(batch, kind), 32 * kind.WARPS, args)
+
+
+def _numbers(steps: int, batch: int, gates_in: Tensor | None, spec: Spec) -> list[int | float]:
+    """The last arguments of both kernels."""
+    width = 0 if gates_in is None else gates_in.shape[-1]
+    return [steps, batch, width, _gate_width(spec), float(spec.scale)]
 
 
 def _programs(batch: int, kind: Shape) -> int:
@@ -299,11 +301,7 @@ def backward(
         deltas.mlp,
         vectors.new_empty(batch * slots, spec.num_heads),
         totals,
-        steps,
-        batch,
-        0 if gates_in is None else gates_in.shape[-1],
-        _gate_width(spec),
-        float(spec.scale),
+        *_numbers(steps, batch, gates_in, spec),
     ]
     _launch(compiled, "sequence_backward", kind, programs, 32 * kind.WARPS, args)
     return carry, totals.sum(0)
