@@ -231,9 +231,10 @@ def backward(
     steps, batch, slots, _ = memories.shape
     sequence = None if held is None else rows.sequence(slots, len(p.mlp_weights), qkv_in, spec)
     if sequence is not None:
-        return _backward_at_once(
+        found = _backward_at_once(
             grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows, sequence
         )
+        return found if wants_memory else found._replace(memory=None)
     true, p = p, p.prepared(qkv_in.dtype).padded(rows)
     gated = p.gate_weight is not None
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
@@ -299,7 +300,8 @@ def _backward_at_once(
     steps, batch = memories.shape[:2]
     inputs, sums = rows.Inputs(qkv_in, p, held.extra[5:], computed=True), rows.Sums(p, spec)
     inputs.gradient = torch.empty_like(qkv_in)
-    gates = (torch.zeros_like if spec.gate_style == "memory" else torch.empty_like)(held.gates)  # or padded
+    like = torch.zeros_like if spec.gate_style == "memory" else torch.empty_like  # two gates are padded
+    gates = like(held.gates)
     deltas = held._replace(qkv=torch.empty_like(held.qkv), gates=gates, mlp=torch.empty_like(held.mlp))
     d_gates_in = None if gates_in is None else torch.empty_like(gates_in)
     d_memory, columns = sequence.backward(

@@ -142,9 +142,13 @@ def _of_one_type(p: Parameters) -> Parameters:
     return Parameters.of([m.float() for m in p.matrices], p.vectors, p.ready)
 
 
-def _gate_weight(p: Parameters, spec: Spec) -> Tensor | None:
-    """As the kernels read it themselves, for two gates a slot."""
-    return _aligned(p.gate_weight.to(torch.bfloat16)) if spec.gate_style == "memory" else p.gate_weight
+def _given(
+    inputs, gates_in, resets, packed: Tensor, p: Parameters, spec: Spec, vectors: Tensor
+) -> list[Tensor]:
+    """What both kernels read, in their order; what there is none of is never read."""
+    weight = _aligned(p.gate_weight.to(torch.bfloat16)) if spec.gate_style == "memory" else None
+    given = [inputs.normed, gates_in, resets, packed, weight, vectors]
+    return [vectors if each is None else each for each in given]
 
 
 def activations(steps: int, memory: Tensor, qkv_in: Tensor, p: Parameters, spec: Spec) -> Activations:
@@ -186,9 +190,8 @@ def _products(p: Parameters, spec: Spec) -> int:
 
 def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor | None, compiled) -> Tensor:
     """-> the forward products' weights; writes those of the way back, and all vectors."""
-    kind = kind._replace(
-        ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=8, RESETS=False
-    )  # the same for all tiles
+    # the order is the same for all tiles
+    kind = kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=8, RESETS=False)
     torch.cat(p.vectors, out=vectors)
     means = vectors.new_empty(kind.F)
     source = p.qkv_weight
@@ -218,21 +221,15 @@ def forward(
     steps, batch = inputs.normed.shape[:2]
     memory, p = _aligned(memory), _of_one_type(p)
     kind = shape(memory, p, spec, held is not None, resets is not None)
-    nothing, gate = memory, _gate_weight(p, spec)
     if held is None:
-        kept, back, vectors = [nothing] * 9, None, memory.new_empty(sum(v.shape[0] for v in p.vectors))
+        kept, back, vectors = [memory] * 9, None, memory.new_empty(sum(v.shape[0] for v in p.vectors))
     else:
         back, vectors = held.extra[3:5]
         kept = [held.rows, held.hidden, held.qkv, held.gates, held.attended, held.mlp, *held.extra[:3]]
     packed = _pack(p, spec, kind, vectors, back, compiled)
     args = [
         memory,
-        inputs.normed,
-        nothing if gates_in is None else gates_in,
-        nothing if resets is None else resets,
-        packed,
-        nothing if gate is None else gate,
-        vectors,
+        *_given(inputs, gates_in, resets, packed, p, spec, vectors),
         memories,
         starts,
         *kept,
@@ -272,7 +269,7 @@ def backward(
     memory, grad, p = _aligned(memory), _aligned(grad), _of_one_type(p)
     kind = shape(memory, p, spec, True, resets is not None)
     programs = _programs(batch, kind)
-    carry, nothing, gate = torch.empty_like(memory), memory, _gate_weight(p, spec)
+    carry = torch.empty_like(memory)
     scales, normed, total, packed, vectors = held.extra[:5]
     totals = vectors.new_zeros(programs, vectors.shape[0])
     args = [
@@ -280,12 +277,7 @@ def backward(
         memory,
         memories,
         starts,
-        inputs.normed,
-        nothing if gates_in is None else gates_in,
-        nothing if resets is None else resets,
-        packed,
-        nothing if gate is None else gate,
-        vectors,
+        *_given(inputs, gates_in, resets, packed, p, spec, vectors),
         held.hidden,
         held.qkv,
         held.gates,
@@ -295,7 +287,7 @@ def backward(
         total,
         carry,
         inputs.gradient,
-        nothing if d_gates_in is None else d_gates_in,
+        carry if d_gates_in is None else d_gates_in,  # never written then
         deltas.qkv,
         deltas.gates,
         deltas.mlp,

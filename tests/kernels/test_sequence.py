@@ -19,13 +19,13 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SMALL, SHARED, MIDDLE, LARGE = (16, 8, 1, 1, 8), (16, 8, 2, 1, 16), (32, 8, 1, 1, 16), (64, 8, 1, 2, 4)
-CASES = {  # slots, heads, size, layers, gates, batch, how
+CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" without resets
     "the paper's": (8, 8, 256, 2, "unit", 3, SHARED),
     "one wide slot, more inputs than a tile": (1, 4, 256, 1, "unit", 20, SHARED),
     "two gates a slot": (4, 4, 256, 2, "memory", 5, MIDDLE),
     "no gates, three layers": (2, 2, 256, 3, None, 9, SHARED),
-    "narrow": (4, 8, 128, 2, "unit", 7, SMALL),
-    "large tiles, sums in their place": (8, 8, 256, 2, "unit", 9, LARGE),
+    "narrow, one episode": (4, 8, 128, 2, "unit", 7, SMALL),
+    "large tiles, sums in their place, one episode": (8, 8, 256, 2, "unit", 9, LARGE),
     "sixteen slots": (16, 16, 256, 2, "unit", 3, MIDDLE),
 }
 
@@ -129,6 +129,8 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
     *sizes, how = CASES[name]
     monkeypatch.setattr(sequence, "how", lambda rows, size: how)
     x = example(*sizes)
+    if "one episode" in name:
+        x.resets = None
     memories, gradients = exact(x)
     p, rows = Parameters.of(x.matrices, x.vectors), EmulatedRows(("-DEARLY",) if how == SHARED else ())
     gates_in = x.gates_in
@@ -138,9 +140,11 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
         x.memory, x.qkv_in, gates_in, x.resets, p, x.spec, rows, keep=True
     )
     assert relative(ours, memories) < 5e-3
-    found = recurrence.backward(
-        x.grad, x.memory, ours, starts, x.qkv_in, gates_in, x.resets, held, p, x.spec, rows
-    )
+    backward = recurrence.backward
+    arguments = (x.grad, x.memory, ours, starts, x.qkv_in, gates_in, x.resets, held, p, x.spec, rows)
+    found = backward(*arguments)
+    if name == "sixteen slots":
+        assert backward(*arguments, wants_memory=False).memory is None  # as the operator's shapes promise
     worst = {
         "memory": relative(found.memory, gradients.memory),
         "qkv_in": relative(found.qkv_in, gradients.qkv_in),
@@ -195,6 +199,7 @@ GPU_CASES = {
     "one slot": (dict(mem_slots=1, head_size=64, num_heads=4, attention_mlp_layers=1), 5, 77),
     "no gates": (dict(mem_slots=2, head_size=128, num_heads=2, gate_style=None), 5, 77),
     "narrow": (dict(mem_slots=16, head_size=16, num_heads=8), 5, 77),
+    "the paper's, one episode": (dict(mem_slots=8, head_size=32, num_heads=8), 8, 1600),
     "narrow and large": (dict(mem_slots=16, head_size=16, num_heads=8), 3, 301),
     "one head": (dict(mem_slots=8, head_size=256, num_heads=1), 3, 50),
 }
@@ -208,7 +213,7 @@ def test_the_kernels_on_the_gpu(name, monkeypatch):
     torch.use_deterministic_algorithms(True, warn_only=True)
     config, steps, batch = GPU_CASES[name]
     core = build(config, inputs=24, device="cuda")
-    arguments = examples(core, steps, batch, resetting=True)
+    arguments = examples(core, steps, batch, resetting="one episode" not in name)
     exact = run(core, "reference", torch.float64, *arguments)
     launched = []
     monkeypatch.setattr(sequence, "forward", _recording(sequence.forward, launched))

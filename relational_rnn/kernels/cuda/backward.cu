@@ -88,15 +88,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 
   for (int t = steps - 1; t >= 0; t--) {
     const float* before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
-    if (t > 0) {  // the step before, that comes after this one
-      const long r = (t - 1) * all + base, sample = (long)(t - 1) * batch + first;
-      prefetch(grad + r * F, valid * F * 4), prefetch(kept_hidden + r * F, GATES ? valid * F * 2 : 0);
-      prefetch((RESETS ? starts + r * F : t == 1 ? memory + base * F : memories + (r - all) * F), valid * F * 4);
-      prefetch(kept_qkv + r * Q, valid * Q * 2), prefetch(kept_normed + r * F, valid * F * 2);
-      prefetch(kept_gates + r * 2 * F, GATES == 2 ? valid * 4 * F : 0), prefetch(inputs + sample * Q, samples * Q * 2);
-      for (int layer = 0; layer < LAYERS; layer++)
-        prefetch(kept_mlp + (long)layer * steps * all * F + r * F, valid * F * 2);
-    }
     bf16* const d_last = d_mlp + ((long)(LAYERS - 1) * steps + t) * all * F;
 
     {  // gates, candidate and its norm: the gradient of the MLP's output into a

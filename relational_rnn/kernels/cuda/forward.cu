@@ -21,7 +21,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
   const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
-  const int samples = min(SAMPLES, batch - first), valid = samples * N;
+  const int valid = min(SAMPLES, batch - first) * N;
   const long all = (long)batch * N, base = (long)first * N;  // rows of a step; of those, this program's first
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;  // this lane's first
   Weights weights = stream(packed, PRODUCTS, ring);
@@ -45,11 +45,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 
   for (int t = 0; t < steps; t++) {
     const float* before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
-    if (t + 1 < steps) {
-      const long sample = (long)(t + 1) * batch + first;
-      prefetch(inputs + sample * Q, samples * Q * 2);
-      if (GATES == 2) prefetch(gates_in + sample * gate_width, samples * gate_width * 2);
-    }
     if (KEEP)
       for (int row = crew; row < valid; row += CREW) {
         Row x;

@@ -96,14 +96,6 @@ __device__ __forceinline__ float fresh(const float* p) { return __ldcg(p); }
 __device__ __forceinline__ float2 fresh(const float2* p) { return __ldcg(p); }
 __device__ __forceinline__ float4 fresh(const float4* p) { return __ldcg(p); }
 
-// Ask for what will be read a step later, so that it waits in the cache: `bytes` from p on.
-constexpr bool PREFETCH = ROWS <= 32;  // where all programs' steps fit there
-__device__ __forceinline__ void prefetch(const void* p, int bytes) {
-  if constexpr (PREFETCH)
-    for (int i = threadIdx.x * 128; i < bytes; i += THREADS * 128)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"((const char*)p + i));
-}
-
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }

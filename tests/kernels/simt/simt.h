@@ -82,7 +82,6 @@ T fresh(const T* p) { return *p; }
 inline void atomicAdd(float* p, float x) { *p += x; }
 inline float __uint_as_float(unsigned u) { float f; std::memcpy(&f, &u, 4); return f; }
 
-inline void prefetch(const void*, int) {}
 inline void copy_async(void* to, const void* from) {
 #ifdef EARLY
   std::memcpy(to, from, 16);
