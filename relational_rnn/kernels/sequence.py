@@ -7,6 +7,7 @@ compiler is NVRTC, which comes with torch; neither nvcc nor a C++ compiler is ne
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +22,10 @@ SIZES = (128, 256)  # of a slot; above, products are large enough to be launches
 LAYERS = 5  # of the MLP, at most
 SOURCES = Path(__file__).parent / "cuda"
 FILES = {
-    "sequence_forward": ("tiles.cuh", "attention.cuh", "forward.cu"),
-    "sequence_backward": ("tiles.cuh", "attention.cuh", "backward.cu"),
+    "sequence_forward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "forward.cu"),
+    "sequence_backward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "backward.cu"),
+    "resident_forward": ("tiles.cuh", "attention.cuh", "resident.cuh", "resident_forward.cu"),
+    "resident_backward": ("tiles.cuh", "attention.cuh", "resident.cuh", "resident_backward.cu"),
     "sequence_means": ("tiles.cuh", "pack.cu"),
     "sequence_pack": ("tiles.cuh", "pack.cu"),
 }
@@ -39,7 +42,7 @@ class Shape(NamedTuple):
     ROWS: int
     WARPS: int
     CLUSTER: int
-    TOGETHER: int  # programs of a multiprocessor
+    TOGETHER: int
     DEPTH: int
     KEEP: bool  # the backward pass wants what is computed
     RESETS: bool  # episodes may begin anywhere
@@ -49,6 +52,11 @@ class Shape(NamedTuple):
         """Three tiles, the weights' ring and, going back, if there is room, six sums of each warp's rows."""
         if name in ("sequence_means", "sequence_pack"):
             return 1024
+        if self.DEPTH == 0:  # cuda/resident.cuh
+            products = 3 + self.LAYERS + (2 if self.GATES == 2 else 0)
+            rows = self.ROWS // self.CLUSTER * ((5 if self.GATES == 2 else 3) * self.F * 2 + 64)
+            sums = 2 * self.WARPS * 512 if self.ROWS < 64 else 0
+            return 128 + products * self.F * 64 + 4 * self.ROWS * self.F * 2 + rows + self.WARPS * 64 + sums
         sums = (
             6 * self.WARPS * self.F * 4
             if name == "sequence_backward" and self.ROWS * self.F < 64 * 256
@@ -90,16 +98,43 @@ def usable(device: torch.device) -> bool:
     return True
 
 
-def how(rows: int, size: int) -> tuple[int, int, int, int, int]:
-    """Rows of a tile, warps of a program, programs of a cluster and of a multiprocessor, depth of the ring.
+class How(NamedTuple):
+    """How a kernel shares its work: cuda/tiles.cuh says what each is."""
 
-    Large tiles read the weights less often; small ones, shared by a cluster, keep more multiprocessors busy.
-    """
+    ROWS: int
+    WARPS: int
+    CLUSTER: int
+    TOGETHER: int  # programs of a multiprocessor
+    DEPTH: int  # of the ring through which weights stream; 0: they stay
+
+
+# Weights that stay (README.md): right in the emulator, not yet run on a GPU, so only where asked for.
+RESIDENT = os.environ.get("RELATIONAL_RNN_RESIDENT") == "1"
+MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024
+
+
+def how(rows: int, size: int, layers: int = 2, gates: int = 2) -> How:
+    """Large tiles read the weights less often; small ones, shared by a cluster, keep more of the GPU busy."""
+    if RESIDENT and rows <= 4224 and (tile := _resident_tile(rows, size, layers, gates)):
+        return How(tile, 8, size // 32, 1, 0)
     if size == 128:
-        return (64, 8, 1, 2, 4) if rows > 4224 else (16, 8, 1, 1, 8)
+        return How(64, 8, 1, 2, 4) if rows > 4224 else How(16, 8, 1, 1, 8)
     if rows <= 1056:
-        return 16, 8, 2, 1, 16
-    return (32, 8, 1, 1, 16) if rows <= 4224 else (64, 8, 1, 2, 4)
+        return How(16, 8, 2, 1, 16)
+    return How(32, 8, 1, 1, 16) if rows <= 4224 else How(64, 8, 1, 2, 4)
+
+
+def _resident_tile(rows: int, size: int, layers: int, gates: int) -> int | None:
+    """The smallest with which all rows run at once, or else the largest there is room for."""
+    found = None
+    for tile in (16, 32, 64) if size == 256 else (16, 32):
+        kind = Shape(size, 1, 1, layers, gates, tile, 8, size // 32, 1, 0, True, True, "float")
+        if kind.shared_bytes("resident_backward") > SHARED_BYTES:
+            break
+        found = tile
+        if rows <= MULTIPROCESSORS // (size // 32) * tile:
+            break
+    return found
 
 
 def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -> Shape:
@@ -107,7 +142,8 @@ def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -
     gates = {None: 0, "memory": 1, "unit": 2}[spec.gate_style]
     source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
     layers = len(p.mlp_weights)
-    return Shape(size, slots, spec.num_heads, layers, gates, *how(batch * slots, size), keep, resets, source)
+    way = how(batch * slots, size, layers, gates)
+    return Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
 
 
 @functools.cache
@@ -191,7 +227,7 @@ def _products(p: Parameters, spec: Spec) -> int:
 def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor | None, compiled) -> Tensor:
     """-> the forward products' weights; writes those of the way back, and all vectors."""
     # the order is the same for all tiles
-    kind = kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=8, RESETS=False)
+    kind = kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=min(kind.DEPTH, 8), RESETS=False)
     torch.cat(p.vectors, out=vectors)
     means = vectors.new_empty(kind.F)
     source = p.qkv_weight
@@ -235,7 +271,14 @@ def forward(
         *kept,
         *_numbers(steps, batch, gates_in, spec),
     ]
-    _launch(compiled, "sequence_forward", kind, _programs(batch, kind), 32 * kind.WARPS, args)
+    _launch(
+        compiled,
+        "sequence_forward" if kind.DEPTH else "resident_forward",
+        kind,
+        _programs(batch, kind),
+        32 * kind.WARPS,
+        args,
+    )
 
 
 def _numbers(steps: int, batch: int, gates_in: Tensor | None, spec: Spec) -> list[int | float]:
@@ -295,5 +338,12 @@ def backward(
         totals,
         *_numbers(steps, batch, gates_in, spec),
     ]
-    _launch(compiled, "sequence_backward", kind, programs, 32 * kind.WARPS, args)
+    _launch(
+        compiled,
+        "sequence_backward" if kind.DEPTH else "resident_backward",
+        kind,
+        programs,
+        32 * kind.WARPS,
+        args,
+    )
     return carry, totals.sum(0)

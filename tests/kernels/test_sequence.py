@@ -19,6 +19,9 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 SMALL, SHARED, MIDDLE, LARGE = (16, 8, 1, 1, 8), (16, 8, 2, 1, 16), (32, 8, 1, 1, 16), (64, 8, 1, 2, 4)
+# weights that stay
+RESIDENT_16, RESIDENT_32, RESIDENT_64 = (16, 8, 8, 1, 0), (32, 8, 8, 1, 0), (64, 8, 8, 1, 0)
+RESIDENT_NARROW = (32, 8, 4, 1, 0)
 CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" without resets
     "the paper's": (8, 8, 256, 2, "unit", 3, SHARED),
     "one wide slot, more inputs than a tile": (1, 4, 256, 1, "unit", 20, SHARED),
@@ -27,6 +30,11 @@ CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" withou
     "narrow, one episode": (4, 8, 128, 2, "unit", 7, SMALL),
     "large tiles, sums in their place, one episode": (8, 8, 256, 2, "unit", 9, LARGE),
     "sixteen slots": (16, 16, 256, 2, "unit", 3, MIDDLE),
+    "resident, the paper's": (8, 8, 256, 2, "unit", 3, RESIDENT_16),
+    "resident, one layer, one episode": (1, 4, 256, 1, "unit", 20, RESIDENT_32),
+    "resident, two gates a slot": (4, 4, 256, 2, "memory", 17, RESIDENT_64),
+    "resident, no gates, three layers": (2, 2, 256, 3, None, 9, RESIDENT_32),
+    "resident, narrow": (4, 8, 128, 2, "unit", 7, RESIDENT_NARROW),
 }
 
 
@@ -127,7 +135,7 @@ def relative(ours, true):
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
     *sizes, how = CASES[name]
-    monkeypatch.setattr(sequence, "how", lambda rows, size: how)
+    monkeypatch.setattr(sequence, "how", lambda *_: how)
     x = example(*sizes)
     if "one episode" in name:
         x.resets = None
@@ -160,18 +168,30 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
     assert max(worst.values()) < 8e-3, worst
 
 
-@given(rows=st.integers(1, 100_000), size=st.sampled_from(sequence.SIZES), resets=st.booleans())
-def test_every_choice_fits_a_multiprocessor(rows, size, resets):
-    tile, warps, cluster, together, depth = how = sequence.how(rows, size)
-    for gates in range(3):
-        shape = sequence.Shape(size, 8, 8, 2, gates, *how, True, resets, "float")
-        for name in sequence.FILES:
-            assert together * (shape.shared_bytes(name) + 1024) <= 228 * 1024
-    tiles = size // (8 * warps * cluster)  # of 8 columns, that a warp has of a product
+@given(
+    rows=st.integers(1, 100_000),
+    size=st.sampled_from(sequence.SIZES),
+    layers=st.integers(1, sequence.LAYERS),
+    gates=st.integers(0, 2),
+    resident=st.booleans(),
+)
+def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, resident):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequence, "RESIDENT", resident)
+        how = sequence.how(rows, size, layers, gates)
+    shape = sequence.Shape(size, 8, 8, layers, gates, *how, True, True, "float")
+    for name in sequence.FILES:
+        if ("resident" in name) == (how.DEPTH == 0):
+            assert how.TOGETHER * (shape.shared_bytes(name) + 1024) <= 228 * 1024
+    assert how.ROWS in (16, 32, 64)
+    if how.DEPTH == 0:  # 32 columns and at most eight rows a program
+        assert size // how.CLUSTER == 32
+        assert how.ROWS // how.CLUSTER <= how.WARPS
+        return
+    tiles = size // (8 * how.WARPS * how.CLUSTER)  # of 8 columns, that a warp has of a product
     assert tiles >= 2
-    assert size // 16 * (tiles // 2) % depth == 0
-    assert depth % (tiles // 2) == 0
-    assert tile in (16, 32, 64)
+    assert size // 16 * (tiles // 2) % how.DEPTH == 0
+    assert how.DEPTH % (tiles // 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -207,10 +227,12 @@ GPU_CASES = {
 
 @needs_gpu
 @pytest.mark.parametrize("name", GPU_CASES)
-def test_the_kernels_on_the_gpu(name, monkeypatch):
+@pytest.mark.parametrize("resident", [False, True])
+def test_the_kernels_on_the_gpu(name, resident, monkeypatch):
     """Within 5e-3 of float64, or half again of plain torch's error in bf16; the same bits a second time."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    monkeypatch.setattr(sequence, "RESIDENT", resident)
     config, steps, batch = GPU_CASES[name]
     core = build(config, inputs=24, device="cuda")
     arguments = examples(core, steps, batch, resetting="one episode" not in name)

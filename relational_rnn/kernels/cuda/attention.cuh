@@ -55,7 +55,18 @@ struct Head {          // where a warp is
         x[sum][i] = weighted(inputs + (long)(row / N + sample) * Q, part, feature(part, sum) + i / 2 * 8, there, 1.f);
       }
   }
-  // Of those, what belongs to the sample of one of a thread's two rows: two columns of a tile of 8.
+  // The logarithms of the softmax's sums, [.., HEADS], of the two rows of a thread, and of its four as columns.
+  __device__ __forceinline__ float total_of(const float* total, int r) const {
+    return row + r < valid ? total[(row + r) * HEADS + head] : 0.f;
+  }
+  __device__ __forceinline__ void totals_of_rows(float (&x)[2], const float* total) const {
+    x[0] = total_of(total, lane() / 4), x[1] = total_of(total, lane() / 4 + 8);
+  }
+  __device__ __forceinline__ void totals_of_columns(float (&x)[2][2], const float* total) const {
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i / 2][i % 2] = total_of(total, i / 2 * 8 + lane() % 4 * 2 + i % 2);
+  }
+  // Of the inputs, what belongs to the sample of one of a thread's two rows: two columns of a tile of 8.
   __device__ __forceinline__ float2 own(const Fragment& x, int tile, int half) const {
     const int sample = (lane() / 4 + half * 8) / N, from = sample % 8 * 4 + lane() % 4;
     unsigned both = from_lane(x[2 * tile], from);
@@ -115,12 +126,12 @@ __device__ __forceinline__ void share_of_input(float (&of_input)[2], Shares& sha
   of_input[0] = quad_sum(of_input[0]), of_input[1] = quad_sum(of_input[1]);
 }
 
-// q, scaled, and k and v, all weighted, in tiles; what was read takes the place of q. `total` [.., HEADS] is where the
-// logarithm of the softmax's sum goes, or null.
-__device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at, float* total) {
+// q, scaled, and k and v, all weighted, in tiles, and those of the inputs; out(row, column, first, second) gets what was
+// read. `total` [.., HEADS] is where the logarithm of the softmax's sum goes, or null.
+template <class Out>
+__device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at, const Fragment (&input_keys)[SUMS],
+                                       const Fragment (&input_values)[SUMS], float* total, Out out) {
   Shares shares = {};
-  Fragment input_keys[SUMS], input_values[SUMS];
-  at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
 #pragma unroll
   for (int sum = 0; sum < SUMS; sum++) {
     Fragment a;
@@ -151,33 +162,30 @@ __device__ __forceinline__ void attend(char* q, char* k, char* v, const Head& at
   }
 #pragma unroll
   for (int sum = 0; sum < SUMS; sum++) {
-    float out[2][4];
-    weighted_sum(out, shares, of_input, at, v, sum, input_values[sum]);
+    float read[2][4];
+    weighted_sum(read, shares, of_input, at, v, sum, input_values[sum]);
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       const float2 shift = *(const float2*)(at.vectors + QKV_SHIFT + at.feature(2, sum) + j * 8);
 #pragma unroll
       for (int half = 0; half < 2; half++)
-        put_halves(q, at.row + row + 8 * half, at.column() + sum * 16 + j * 8 + at.lane() % 4 * 2,
-                   out[j][2 * half] * sums[half] + shift.x, out[j][2 * half + 1] * sums[half] + shift.y);
+        out(at.row + row + 8 * half, at.column() + sum * 16 + j * 8 + at.lane() % 4 * 2,
+            read[j][2 * half] * sums[half] + shift.x, read[j][2 * half + 1] * sums[half] + shift.y);
     }
   }
 }
 
-// The gradient of queries: k and v, weighted, and the gradient of what was read in tiles; queries, normalised, in `qkv`.
-// Leaves the inner product of each row's shares with their gradients in `inner`.
-__device__ __forceinline__ void queries_backward(char* reads, char* k, char* v, const Head& at, const bf16* qkv,
-                                                 const float* total, float* inner, bf16* d_qkv, float logit_scale) {
+// The gradient of queries: k and v, weighted, and the gradient of what was read in tiles; `totals` of this thread's rows.
+// inner(row, x) gets the inner product of each row's shares with their gradients, before sync(), and
+// out(row, feature, first, second) the gradient.
+template <class Inner, class Out, class Sync>
+__device__ __forceinline__ void queries_backward(char* reads, char* k, char* v, const Head& at,
+                                                 const Fragment (&queries)[SUMS], const Fragment (&input_keys)[SUMS],
+                                                 const Fragment (&input_values)[SUMS], const float (&totals)[2],
+                                                 float logit_scale, Inner inner, Out out, Sync sync) {
   const int row = at.lane() / 4;
   Shares shares = {}, d_shares = {};
-  Fragment queries[SUMS], input_keys[SUMS], input_values[SUMS];
-  at.rows(queries, qkv, 0, logit_scale), at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
-  float totals[2], inners[2] = {0.f, 0.f}, of_input[2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int r = at.row + row + 8 * half;
-    totals[half] = r < at.valid ? total[r * HEADS + at.head] : 0.f;
-  }
+  float inners[2] = {0.f, 0.f}, of_input[2];
 #pragma unroll
   for (int sum = 0; sum < SUMS; sum++) {
     Fragment a;
@@ -196,10 +204,8 @@ __device__ __forceinline__ void queries_backward(char* reads, char* k, char* v, 
       inners[half] += shares[j][i] * d_shares[j][i];
     }
   inners[0] = quad_sum(inners[0]), inners[1] = quad_sum(inners[1]);
-#pragma unroll
-  for (int half = 0; half < 2; half++)
-    if (at.lane() % 4 == 0 && at.row + row + 8 * half < at.valid)
-      inner[(at.row + row + 8 * half) * HEADS + at.head] = inners[half];
+  if (at.lane() % 4 == 0) inner(at.row + row, inners[0]), inner(at.row + row + 8, inners[1]);
+  sync();
 #pragma unroll
   for (int j = 0; j < KEYS; j++)
 #pragma unroll
@@ -207,61 +213,50 @@ __device__ __forceinline__ void queries_backward(char* reads, char* k, char* v, 
   share_of_input(of_input, shares);
 #pragma unroll
   for (int sum = 0; sum < SUMS; sum++) {
-    float out[2][4];
-    weighted_sum(out, shares, of_input, at, k, sum, input_keys[sum]);
+    float d[2][4];
+    weighted_sum(d, shares, of_input, at, k, sum, input_keys[sum]);
 #pragma unroll
     for (int j = 0; j < 2; j++)
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        const int r = at.row + row + 8 * half;
-        if (r < at.valid)
-          *(unsigned*)(d_qkv + (long)r * Q + at.feature(0, sum) + j * 8) =
-              round2(out[j][2 * half] * logit_scale, out[j][2 * half + 1] * logit_scale);
-      }
+      for (int half = 0; half < 2; half++)
+        out(at.row + row + 8 * half, at.feature(0, sum) + j * 8, d[j][2 * half] * logit_scale,
+            d[j][2 * half + 1] * logit_scale);
   }
 }
 
-// The gradients of 16 keys and values, the rows' own or (INPUT) their samples' inputs': queries, scaled and weighted, and
-// the gradient of what was read in tiles, as is, unless INPUT, v, weighted. `d` is what queries, keys and values of row 0
-// of the tiles, or of input 0, get.
-template <bool INPUT>
-__device__ __forceinline__ void keys_backward(char* reads, char* q, char* v, const Head& at, const bf16* qkv,
-                                              const float* total, const float* inner, bf16* d) {
+// The gradients of 16 keys and values, the rows' own or (INPUT) their samples' inputs', all weighted: queries, scaled and
+// weighted, and the gradient of what was read in tiles; of the queries `totals`, and, after sync(), inner(row).
+// out(row or sample, part, feature, first, second) gets the gradients.
+template <bool INPUT, class Inner, class Out, class Sync>
+__device__ __forceinline__ void keys_backward(char* reads, char* q, const Head& at, const Fragment (&keys)[SUMS],
+                                              const Fragment (&values)[SUMS], const float (&totals)[2][2], Inner inner,
+                                              Out out, Sync sync) {
   const int row = at.lane() / 4;
   float shares[2][4] = {}, d_shares[2][4] = {};  // keys, queries
-  Fragment keys[SUMS], values[SUMS];
-  if (INPUT) at.inputs_of(keys, 1), at.inputs_of(values, 2);
-  else at.rows(keys, qkv, 1, 1.f);
-  float totals[2][2], inners[2][2];  // of the queries
-  bool there[2][4];
-#pragma unroll
-  for (int j = 0; j < 2; j++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int query = j * 8 + at.lane() % 4 * 2 + i % 2, key = row + i / 2 * 8, r = at.row + query;
-      there[j][i] = Head::allowed(query, INPUT ? 16 + key : key) && r < at.valid;
-      if (i < 2) {
-        totals[j][i] = r < at.valid ? total[r * HEADS + at.head] : 0.f;
-        inners[j][i] = r < at.valid ? fresh(inner + r * HEADS + at.head) : 0.f;
-      }
-    }
 #pragma unroll
   for (int sum = 0; sum < SUMS; sum++) {
     Fragment b;
     right(b, q, at.row, at.column() + sum * 16);
     multiply_add(shares[0], keys[sum], b[0], b[1]);
     multiply_add(shares[1], keys[sum], b[2], b[3]);
-    if (!INPUT) left(values[sum], v, at.row, at.column() + sum * 16);
     right(b, reads, at.row, at.column() + sum * 16);
     multiply_add(d_shares[0], values[sum], b[0], b[1]);
     multiply_add(d_shares[1], values[sum], b[2], b[3]);
   }
+  sync();
+  float inners[2][2];
+#pragma unroll
+  for (int j = 0; j < 2; j++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) inners[j][i] = inner(at.row + j * 8 + at.lane() % 4 * 2 + i);
 #pragma unroll
   for (int j = 0; j < 2; j++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-      shares[j][i] = there[j][i] ? exponential(shares[j][i] - totals[j][i % 2]) : 0.f;
-      d_shares[j][i] = there[j][i] ? shares[j][i] * (d_shares[j][i] - inners[j][i % 2]) : 0.f;
+      const int query = j * 8 + at.lane() % 4 * 2 + i % 2, key = row + i / 2 * 8;
+      const bool there = Head::allowed(query, INPUT ? 16 + key : key) && at.row + query < at.valid;
+      shares[j][i] = there ? exponential(shares[j][i] - totals[j][i % 2]) : 0.f;
+      d_shares[j][i] = there ? shares[j][i] * (d_shares[j][i] - inners[j][i % 2]) : 0.f;
     }
   const Fragment p = {round2(shares[0][0], shares[0][1]), round2(shares[0][2], shares[0][3]),
                       round2(shares[1][0], shares[1][1]), round2(shares[1][2], shares[1][3])};
@@ -280,12 +275,10 @@ __device__ __forceinline__ void keys_backward(char* reads, char* q, char* v, con
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int key = row + 8 * half;
-        const bool there = INPUT ? key < INPUTS && at.row + key * N < at.valid : at.row + key < at.valid;
-        if (!there) continue;
-        bf16* const to = d + (long)(INPUT ? at.row / N + key : at.row + key) * Q + j * 8;
-        if (INPUT) *(unsigned*)(to + at.feature(0, sum)) = 0u;  // nobody reads what the input would have attended to
-        *(unsigned*)(to + at.feature(1, sum)) = round2(d_key[2 * half], d_key[2 * half + 1]);
-        *(unsigned*)(to + at.feature(2, sum)) = round2(d_value[2 * half], d_value[2 * half + 1]);
+        if (INPUT && !(key < INPUTS && at.row + key * N < at.valid)) continue;
+        const int to = INPUT ? at.row / N + key : at.row + key;
+        out(to, 1, at.feature(1, sum) + j * 8, d_key[2 * half], d_key[2 * half + 1]);
+        out(to, 2, at.feature(2, sum) + j * 8, d_value[2 * half], d_value[2 * half + 1]);
       }
     }
   }

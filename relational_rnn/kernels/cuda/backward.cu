@@ -251,8 +251,18 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     meet();
     for (int unit = crew; unit < MT * HEADS; unit += CREW) {
       const Head at{unit / HEADS * 16, unit % HEADS, valid, input, vectors};
-      if (at.row < valid)
-        queries_backward(a, b, c, at, qkv, total, inner, d_qkv + (t * all + base) * Q, (float)logit_scale);
+      if (at.row >= valid) continue;
+      Fragment queries[SUMS], input_keys[SUMS], input_values[SUMS];
+      float totals[2];
+      at.rows(queries, qkv, 0, (float)logit_scale), at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
+      at.totals_of_rows(totals, total);
+      queries_backward(
+          a, b, c, at, queries, input_keys, input_values, totals, (float)logit_scale,
+          [&](int row, float x) { if (row < valid) inner[row * HEADS + at.head] = x; },
+          [&](int row, int feature, float x, float y) {
+            if (row < valid) *(unsigned*)(d_qkv + (t * all + base + row) * Q + feature) = round2(x, y);
+          },
+          [] {});
     }
     meet();
 
@@ -272,8 +282,30 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     for (int unit = crew; unit < 2 * MT * HEADS; unit += CREW) {
       const Head at{unit / 2 / HEADS * 16, unit / 2 % HEADS, valid, input, vectors};
       if (at.row >= valid) continue;
-      if (unit % 2) keys_backward<true>(a, b, c, at, qkv, total, inner, d_inputs + ((long)t * batch + first) * Q);
-      else keys_backward<false>(a, b, c, at, qkv, total, inner, d_qkv + (t * all + base) * Q);
+      Fragment keys[SUMS], values[SUMS];
+      float totals[2][2];
+      at.totals_of_columns(totals, total);
+      const auto inner_of = [&](int row) { return row < valid ? fresh(inner + row * HEADS + at.head) : 0.f; };
+      if (unit % 2) {
+        at.inputs_of(keys, 1), at.inputs_of(values, 2);
+        keys_backward<true>(a, b, at, keys, values, totals, inner_of,
+                            [&](int sample, int part, int feature, float x, float y) {
+                              bf16* const to = d_inputs + ((long)t * batch + first + sample) * Q + feature;
+                              *(unsigned*)to = round2(x, y);
+                              // nobody reads what the input would have attended to
+                              if (part == 1) *(unsigned*)(to - V) = 0u;
+                            },
+                            [] {});
+      } else {
+        at.rows(keys, qkv, 1, 1.f);
+#pragma unroll
+        for (int sum = 0; sum < SUMS; sum++) left(values[sum], c, at.row, at.column() + sum * 16);
+        keys_backward<false>(a, b, at, keys, values, totals, inner_of,
+                             [&](int row, int, int feature, float x, float y) {
+                               if (row < valid) *(unsigned*)(d_qkv + (t * all + base + row) * Q + feature) = round2(x, y);
+                             },
+                             [] {});
+      }
     }
     meet();
 

@@ -103,7 +103,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     // attention: what was read in place of the queries
     for (int unit = crew; unit < MT * HEADS; unit += CREW) {
       const Head at{unit / HEADS * 16, unit % HEADS, valid, inputs + ((long)t * batch + first) * Q, vectors};
-      if (at.row < valid) attend(a, b, c, at, KEEP ? kept_total + (t * all + base) * HEADS : nullptr);
+      if (at.row >= valid) continue;
+      Fragment input_keys[SUMS], input_values[SUMS];
+      at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
+      attend(a, b, c, at, input_keys, input_values, KEEP ? kept_total + (t * all + base) * HEADS : nullptr,
+             [&](int row, int column, float x, float y) { put_halves(a, row, column, x, y); });
     }
     meet();
     {  // residual and norm

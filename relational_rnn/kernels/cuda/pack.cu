@@ -42,13 +42,17 @@ extern "C" __global__ void sequence_pack(const SOURCE* __restrict__ qkv,  // [Q,
   const int lane = i % 32, unit = i / 32 % (F / 16), k = i / 2 / F % KT, product = i / (F * F / 8);
   float x[8];
   for (int e = 0; e < 8; e++) {
-    const int tile = e / 4, column = unit * 16 + tile * 8 + lane / 4;           // of the product
+    const int tile = e / 4, in_tile = lane / 4;
+    // of the product; where weights stay, a thread gets neighbours of both tiles
+    const int column = unit * 16 + (DEPTH == 0 ? in_tile / 2 * 4 + tile * 2 + in_tile % 2 : tile * 8 + in_tile);
     const int in = k * 16 + e / 2 % 2 * 8 + lane % 4 * 2 + e % 2;               // of its sum
     if (!back && product < 3) {  // k, v, q
       const int part = product == 2 ? 0 : product + 1;
       x[e] = real(qkv[(column / V * 3 * V + part * V + column % V) * F + in]) - means[in];
     } else if (!back && product < 3 + LAYERS) {
       x[e] = real(mlp[product - 3][column * F + in]);
+    } else if (!back && DEPTH == 0) {
+      x[e] = real(gate[((product - 3 - LAYERS) * F + column) * F + in]);
     } else if (!back) {  // half of the features: a tile of the first gate, one of the second
       x[e] = real(gate[(tile * F + (product - 3 - LAYERS) * (F / 2) + unit * 8 + lane / 4) * F + in]);
     } else if (product < LAYERS) {  // the last first

@@ -30,6 +30,7 @@ class Emulated:
             "-fPIC",
             "-w",
             "-fno-gnu-unique",
+            "-U_FORTIFY_SOURCE",  # which would not let a thread jump from its stack to another
             *shape.defines,
             *options,
         ]

@@ -1,6 +1,7 @@
 // Runs a CUDA kernel on a CPU, to test its source where there is no GPU: every thread of a block is a fiber, and what
 // threads do together (barriers, exchanges between lanes, tensor core products) waits until all of them are there.
 // Copies that a kernel starts and waits for later arrive as late as they may, or, with -DEARLY, at once.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -37,7 +38,9 @@ namespace simt {
 struct Copy { void* to; const void* from; };
 struct Barrier { int arrived = 0, round = 0; };
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // to begin with; from then on `place`, since changing contexts costs calls of the system
+  jmp_buf place;
+  bool begun = false;
   std::vector<char> stack = std::vector<char>(1 << 16);
   std::deque<std::vector<Copy>> groups;
   std::vector<Copy> open;
@@ -48,14 +51,23 @@ struct Lane { unsigned a[4], b[2]; };
 static std::vector<Fiber> fibers;
 static int current, threads, first_block, living;
 alignas(1024) static char memory[CLUSTER][232 << 10];  // shared memory of each block
-static ucontext_t scheduler;
-static Barrier all, blocks[CLUSTER], warps[64];
+static jmp_buf scheduler;
+static Barrier all, blocks[CLUSTER], warps[64], neighbours[32];
 static Lane lanes[2048][2];
 
+inline void pause() {  // let others run
+  if (!_setjmp(fibers[current].place)) _longjmp(scheduler, 1);
+}
+inline void go_on(Fiber& f) {
+  if (_setjmp(scheduler)) return;
+  if (f.begun) _longjmp(f.place, 1);
+  f.begun = true;
+  setcontext(&f.context);
+}
 inline void wait(Barrier& barrier, int count) {
   int round = barrier.round;
   if (++barrier.arrived == count) barrier.arrived = 0, barrier.round++;
-  else while (barrier.round == round) swapcontext(&fibers[current].context, &scheduler);
+  else while (barrier.round == round) pause();
 }
 inline Lane* publish(const unsigned* a, int na, const unsigned* b, int nb) {  // -> this warp's lanes, [lane * 2]
   int place = fibers[current].exchanges++ & 1;
@@ -79,6 +91,54 @@ void write(void* p, T x) {
 }
 template <class T>
 T fresh(const T* p) { return *p; }
+
+// What is sent to another program's shared memory arrives some time later, in any order, and is counted there.
+namespace simt {
+struct Message { char* to; std::vector<char> bytes; int program, number; };
+struct Counter { int left = 0; long bytes = 0; int round = 0; };
+static std::vector<Message> messages;
+static Counter counters[CLUSTER][16];
+static int warps_of_block;
+inline void settle(Counter& c) {  // all warps have sent, all bytes are there
+  if (c.left == 0 && c.bytes == 0) c.left = warps_of_block, c.round++;
+}
+inline void deliver() {
+  for (size_t i = 0; i < messages.size();) {
+    if (std::rand() % 3) { i++; continue; }
+    Message m = std::move(messages[i]);
+    messages[i] = std::move(messages.back()), messages.pop_back();
+    std::memcpy(m.to, m.bytes.data(), m.bytes.size());
+    auto& c = counters[m.program][m.number];
+    c.bytes -= m.bytes.size();
+    settle(c);
+  }
+}
+}  // namespace simt
+inline void make_counters(int count) {
+  if (count > 16) std::abort();
+  if (threadIdx.x == 0)
+    for (auto& c : simt::counters[rank()]) c = {simt::warps_of_block, 0, 0};
+  meet();
+}
+template <class T>
+void send(void* to, T x, int program, int number) {
+  auto from = (char*)&x;
+  simt::messages.push_back({simt::memory[program] + ((char*)to - shared_memory()), {from, from + sizeof(T)}, program, number});
+}
+inline void __syncwarp() { simt::wait(simt::warps[simt::current / 32], 32); }
+inline void sent(int number, int bytes) {
+  __syncwarp();
+  if (threadIdx.x % 32) return;
+  auto& c = simt::counters[rank()][number];
+  if (threadIdx.x == 0) c.bytes += bytes;
+  c.left--;
+  simt::settle(c);
+}
+inline void await(int number, int round) {  // it knows no more than whether the round is even
+  while ((simt::counters[rank()][number].round & 1) == (round & 1)) simt::pause();
+}
+inline void meet_neighbour() { simt::wait(simt::neighbours[simt::current / 64], 64); }
+inline unsigned bits(float x) { unsigned u; std::memcpy(&u, &x, 4); return u; }
 inline void atomicAdd(float* p, float x) { *p += x; }
 inline float __uint_as_float(unsigned u) { float f; std::memcpy(&f, &u, 4); return f; }
 
@@ -176,7 +236,7 @@ static void (*entry)();
 inline void begin() {
   entry();
   fibers[current].done = true, living--;
-  while (true) swapcontext(&fibers[current].context, &scheduler);
+  pause();
 }
 template <class... A, size_t... I>
 void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) { kernel(*(A*)args[I]...); }
@@ -189,13 +249,17 @@ void launch(void (*kernel)(A...), int grid, int block_threads, int bytes, void**
   the_kernel = kernel, the_args = args;
   entry = [] { call(the_kernel, the_args, std::index_sequence_for<A...>{}); };
   threads = block_threads;
+#ifdef SEED
+  std::srand(SEED);
+#endif
   for (first_block = 0; first_block < grid; first_block += CLUSTER) {
     if (bytes > (int)sizeof(memory[0])) std::abort();
     std::memset(memory, 0xff, sizeof(memory));  // NaN
     fibers = std::vector<Fiber>(threads * CLUSTER);
     all = Barrier{};
     std::fill(blocks, blocks + CLUSTER, Barrier{});
-    std::fill(warps, warps + 64, Barrier{});
+    std::fill(warps, warps + 64, Barrier{}), std::fill(neighbours, neighbours + 32, Barrier{});
+    warps_of_block = threads / 32;
     living = (int)fibers.size();
     for (auto& f : fibers) {
       getcontext(&f.context);
@@ -203,9 +267,20 @@ void launch(void (*kernel)(A...), int grid, int block_threads, int bytes, void**
       f.context.uc_link = nullptr, f.done = false, f.exchanges = 0;
       makecontext(&f.context, begin, 0);
     }
-    while (living)
-      for (current = 0; current < (int)fibers.size(); current++)
-        if (!fibers[current].done) swapcontext(&scheduler, &fibers[current].context);
+    const int count = (int)fibers.size() / 32;
+    int slow_warp = 0, slow_block = 0;
+    for (int turn = 0; living; turn++) {  // warps in any order; for a while one, and those of a block, hardly ever
+      if (turn % 256 == 0) slow_warp = std::rand() % count, slow_block = std::rand() % CLUSTER;
+      for (int i = 0; i < count; i++) {
+        const int warp = std::rand() % count;
+        const bool slow = warp == slow_warp || (CLUSTER > 1 && warp * 32 / threads == slow_block);
+        if (slow && std::rand() % (warp == slow_warp ? 256 : 16)) continue;
+        for (current = warp * 32; current < warp * 32 + 32; current++)
+          if (!fibers[current].done) go_on(fibers[current]);
+      }
+      deliver();
+    }
+    if (!messages.empty()) std::abort();  // to a program that has left
   }
 }
 }  // namespace simt

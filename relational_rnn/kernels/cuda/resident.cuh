@@ -1,0 +1,198 @@
+// Weights that stay in shared memory: the CLUSTER programs that share a tile have 32 columns of every product each, and
+// all weights of those. They share the rows (norms, gates), OWN each, one a warp, and the units of attention (a head of 16
+// rows), one a warp at most. What a program makes it sends to those that want it: no barrier between all programs, only
+// counters of bytes (mbarriers), one for each kind of message, that a program waits for.
+//
+// Nobody sends into a place that may still be read: who overwrites a row has heard, since it was last written, from every
+// warp that reads it, and warps send after their last read. README.md goes through this.
+
+constexpr int OWN = ROWS / CLUSTER;
+constexpr int SPLIT = MT < 4 ? 2 : 1;  // warps that share a sum
+constexpr int ATTENTIONS = MT * HEADS;
+static_assert(F / CLUSTER == 32 && OWN <= WARPS && MT * 2 * SPLIT <= WARPS && ATTENTIONS <= CREW && ROWS % CLUSTER == 0, "");
+
+constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // of [F, F] a step
+// shared memory: counters, weights, four tiles, rows on their way to who normalises them, inner products of attention's
+// backward pass, sums on their way to a neighbour; Shape.shared_bytes says the same
+constexpr int RAW_ROW = (GATES == 2 ? 5 : 3) * F * 2 + 64;
+constexpr int WEIGHTS = 128, TILES = WEIGHTS + PRODUCTS * F * 64, RAW = TILES + 4 * TILE;
+constexpr int INNER = RAW + OWN * RAW_ROW, SCRATCH = INNER + WARPS * 64;
+
+#ifndef SIMT
+__device__ __forceinline__ unsigned counter(int number) { return shared_address(shared_memory()) + 8 * number; }
+__device__ __forceinline__ unsigned of_program(unsigned address, int program) {
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(program));
+  return there;
+}
+// Before anybody sends: as many counters as there are kinds of messages.
+__device__ __forceinline__ void make_counters(int count) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < count; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(counter(i)), "r"(WARPS) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  meet();
+}
+// Write into the shared memory of a program, and count it there.
+__device__ __forceinline__ void send(void* to, unsigned x, int program, int number) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+                   of_program(shared_address(to), program)),
+               "r"(x), "r"(of_program(counter(number), program))
+               : "memory");
+}
+__device__ __forceinline__ void send(void* to, Pair x, int program, int number) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
+                   of_program(shared_address(to), program)),
+               "r"(x.x), "r"(x.y), "r"(of_program(counter(number), program))
+               : "memory");
+}
+__device__ __forceinline__ void send(void* to, Quad x, int program, int number) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   of_program(shared_address(to), program)),
+               "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(of_program(counter(number), program))
+               : "memory");
+}
+// This warp has sent what it had to; `bytes` will arrive here in all.
+__device__ __forceinline__ void sent(int number, int bytes) {
+  __syncwarp();
+  if (threadIdx.x == 0)
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(counter(number)),
+                 "r"(bytes)
+                 : "memory");
+  else if (threadIdx.x % 32 == 0)
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }" ::"r"(counter(number)) : "memory");
+}
+// Until all of that is here and all warps of this program have sent, the `round`th time.
+__device__ __forceinline__ void await(int number, int round) {
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
+      "@there bra.uni done;\n"
+      "bra.uni again;\n"
+      "done:\n"
+      "}" ::"r"(counter(number)),
+      "r"(round & 1)
+      : "memory");
+}
+// Wait for the warp that shares a sum with this one.
+__device__ __forceinline__ void meet_neighbour() {
+  asm volatile("bar.sync %0, 64;" ::"r"(1 + (int)threadIdx.x / 64) : "memory");
+}
+__device__ __forceinline__ unsigned bits(float x) { return __float_as_uint(x); }
+#endif
+
+// ---------------------------------------------------------------- messages
+__device__ __forceinline__ Pair four(const float (&x)[4]) { return Pair{round2(x[0], x[1]), round2(x[2], x[3])}; }
+__device__ __forceinline__ Pair four_halves(const float (&x)[4]) { return Pair{halves(x[0], x[1]), halves(x[2], x[3])}; }
+__device__ __forceinline__ Quad four_exact(const float (&x)[4]) { return Quad{bits(x[0]), bits(x[1]), bits(x[2]), bits(x[3])}; }
+
+template <class T>
+__device__ __forceinline__ void send_all(void* to, T x, int number) {
+#pragma unroll
+  for (int i = 0; i < CLUSTER; i++) send(to, x, (rank() + i) % CLUSTER, number);  // not all to the same at once
+}
+// a row of a warp into a tile, of one program or of all
+__device__ __forceinline__ void send_row(char* tile, int row, const Row& x, int program, int number) {
+  char* const to = (char*)at(tile, row, threadIdx.x % 32 * E);
+  if constexpr (E == 4) send(to, Pair{round2(x[0], x[1]), round2(x[2], x[3])}, program, number);
+  else send(to, pack(x), program, number);
+}
+__device__ __forceinline__ void send_row_all(char* tile, int row, const Row& x, int number) {
+  char* const to = (char*)at(tile, row, threadIdx.x % 32 * E);
+  if constexpr (E == 4) send_all(to, Pair{round2(x[0], x[1]), round2(x[2], x[3])}, number);
+  else send_all(to, pack(x), number);
+}
+// Rows on their way to who normalises them: of row `row` of the tile, byte `offset`.
+__device__ __forceinline__ char* raw(int row, int offset) { return shared_memory() + RAW + row % OWN * RAW_ROW + offset; }
+__device__ __forceinline__ int owner(int row) { return row / OWN; }
+// of a head of 16 rows, whose queries they are
+__device__ __forceinline__ int attention_program(int row, int head) { return (row / 16 * HEADS + head) % CLUSTER; }
+__device__ __forceinline__ int attentions_here() { return (ATTENTIONS - rank() + CLUSTER - 1) / CLUSTER; }
+constexpr int ATTENTION_BYTES = 16 * V * 2;  // of one of its operands
+
+__device__ __forceinline__ void load_raw_halves(Row& x, const char* p) {
+#pragma unroll
+  for (int i = 0; i < E; i += 4) {
+    const Pair four = *(const Pair*)(p + i * 2);
+    unpack_halves(x + i, four.x), unpack_halves(x + i + 2, four.y);
+  }
+}
+// sixteen bits a feature, as they lie in global memory, asked for before they are wanted
+struct Packed { unsigned x[E / 2]; };
+__device__ __forceinline__ Packed ask(const bf16* p, bool there) {
+  Packed row = {};
+  if (there)
+#pragma unroll
+    for (int i = 0; i < E / 2; i += 2) {
+      const Pair four = *(const Pair*)(p + i * 2);
+      row.x[i] = four.x, row.x[i + 1] = four.y;
+    }
+  return row;
+}
+__device__ __forceinline__ void unpack(Row& x, const Packed& row) {
+#pragma unroll
+  for (int i = 0; i < E / 2; i++) x[2 * i] = low(row.x[i]), x[2 * i + 1] = high(row.x[i]);
+}
+
+// ---------------------------------------------------------------- products
+// A warp makes 16 rows of 16 columns, or, where SPLIT, half of the sum for those. The order of columns (pack.cu) gives a
+// thread four neighbours of a row.
+__device__ __forceinline__ void load_weights(const void* packed) {
+  for (int i = threadIdx.x; i < PRODUCTS * KT * 64; i += THREADS)
+    copy_async(shared_memory() + WEIGHTS + i * 16, (const char*)packed + ((i / 64 * (F / 16) + rank() * 2) * 32 + i % 64) * 16);
+  commit_async();
+  wait_async<0>();
+  __syncthreads();
+}
+// the same for all its lanes, which the compiler must know
+__device__ __forceinline__ int warp_number() { return from_lane(threadIdx.x / 32, 0); }
+
+struct Place {  // of a warp in a product
+  int warp, part, pair, tile;
+  __device__ __forceinline__ Place(int warp)
+      : warp(warp), part(SPLIT == 2 ? warp % 2 : 0), pair(warp / SPLIT % 2), tile(warp / SPLIT / 2) {}
+  __device__ __forceinline__ bool works() const { return tile < MT; }
+  __device__ __forceinline__ int row(int half) const { return tile * 16 + half * 8 + threadIdx.x % 32 / 4; }
+  __device__ __forceinline__ int column() const { return rank() * 32 + pair * 16 + threadIdx.x % 4 * 4; }
+};
+typedef float Sums[2][4];
+constexpr int HALVES = SPLIT == 2 ? 1 : 2;  // rows of a thread, 8 apart, once sums are whole
+
+__device__ __forceinline__ void multiply(Sums& sums, const Place& place, int product, char* tile) {
+  const int lane = threadIdx.x % 32, row = place.tile * 16 + lane % 16;
+  constexpr int STEPS = KT / SPLIT;
+  const Quad* const w =
+      (const Quad*)(shared_memory() + WEIGHTS) + ((product * KT + place.part * STEPS) * 2 + place.pair) * 32 + lane;
+#pragma unroll
+  for (int k = 0; k < STEPS; k++) {
+    Fragment a;
+    load_matrices(a, at(tile, row, (2 * (k + place.part * STEPS) + lane / 16) * 8));
+    const Quad b = w[k * 64];
+    multiply_add(sums[0], a, b.x, b.y);
+    multiply_add(sums[1], a, b.z, b.w);
+  }
+}
+// The whole sums: act(which of HALVES, row, first column, four neighbours). `turn` counts the calls.
+template <class Act>
+__device__ __forceinline__ void each_four(const Sums& sums, const Place& place, int& turn, Act act) {
+  const int warp = place.warp, lane = threadIdx.x % 32;
+  if constexpr (SPLIT == 2) {
+    float4* const scratch = (float4*)(shared_memory() + SCRATCH) + (turn++ % 2) * THREADS + lane;
+    const bool second = place.part == 1;
+    scratch[(warp ^ 1) * 32] = second ? make_float4(sums[0][0], sums[0][1], sums[1][0], sums[1][1])
+                                      : make_float4(sums[0][2], sums[0][3], sums[1][2], sums[1][3]);
+    meet_neighbour();
+    const float4 other = scratch[warp * 32];
+    float x[4] = {(second ? sums[0][2] : sums[0][0]) + other.x, (second ? sums[0][3] : sums[0][1]) + other.y,
+                  (second ? sums[1][2] : sums[1][0]) + other.z, (second ? sums[1][3] : sums[1][1]) + other.w};
+    act(0, place.row(place.part), place.column(), x);
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float x[4] = {sums[0][2 * half], sums[0][2 * half + 1], sums[1][2 * half], sums[1][2 * half + 1]};
+      act(half, place.row(half), place.column(), x);
+    }
+  }
+}
