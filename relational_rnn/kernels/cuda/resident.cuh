@@ -69,12 +69,13 @@ __device__ __forceinline__ void await(int number, int round) {
       ".reg .pred there;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
-      "@there bra.uni done;\n"
-      "bra.uni again;\n"
+      "@there bra done;\n"
+      "bra again;\n"
       "done:\n"
       "}" ::"r"(counter(number)),
       "r"(round & 1)
       : "memory");
+  __syncwarp();
 }
 // Wait for the warp that shares a sum with this one.
 __device__ __forceinline__ void meet_neighbour() {
