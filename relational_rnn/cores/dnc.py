@@ -7,6 +7,7 @@ Shapes: T time, B batch, N memory_size, W word_size, R num_reads, H num_writes, 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -17,6 +18,7 @@ from relational_rnn.cores.base import RecurrentCore, map_state, require, require
 from relational_rnn.cores.deep_lstm import DeepLSTM, lstm_step
 from relational_rnn.cores.dnc_memory import Interface, Memory, access
 from relational_rnn.cores.lstm import LSTM
+from relational_rnn.kernels import dnc as kernels
 
 CONTROLLERS = ("lstm", "feedforward")
 
@@ -47,6 +49,8 @@ class DNC(RecurrentCore):
         clip_value: limit of the controller's output and state and of the output; None for none.
         compile: fuse the memory's kernels with torch.compile: half the time of a training step on a GPU, for
             half a minute at the first call (needs a C++ compiler, and Triton on a GPU).
+        fused: on a GPU, a step of the memory as one kernel of our own (kernels/dnc.py), where it applies:
+            float32, one write head, up to 128 slots; `compile` is for where it does not.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class DNC(RecurrentCore):
         clip_value: float | None = 20.0,
         *,
         compile: bool = False,
+        fused: bool = False,
         batch_first: bool = False,
         device=None,
         dtype=None,
@@ -83,7 +88,7 @@ class DNC(RecurrentCore):
         self.memory_size, self.word_size = memory_size, word_size
         self.num_reads, self.num_writes, self.clip_value = num_reads, num_writes, clip_value
         self.input_shape, self.output_shape = (input_size,), (output_size,)
-        self._access = torch.compile(access) if compile else access
+        self.compile, self.fused = compile, fused
 
         options = dict(device=device, dtype=dtype)
         read_features = num_reads * word_size
@@ -144,29 +149,40 @@ class DNC(RecurrentCore):
     def step(self, x: Tensor, state):
         self._check_step(x, state)
         with torch.autocast(x.device.type, enabled=False):
-            features, state = self._step(x, state)
+            features, state = self._step(x, state, self._access(x.device))
             return self._clip(self.output(features)), state
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0:
             return x.new_empty(0, x.shape[1], *self.output_shape), state
         fresh = None if resets is None else self.initial_like(state)
-        features = []
+        features, access = [], self._access(x.device)
         with torch.autocast(x.device.type, enabled=False):
             for t in range(x.shape[0]):
                 if resets is not None:
                     state = select(resets[t], fresh, state)
-                feature, state = self._step(x[t], state)
+                feature, state = self._step(x[t], state, access)
                 features.append(feature)
             return self._clip(self.output(torch.stack(features))), state  # one product for all steps
 
-    def _step(self, x: Tensor, state):
+    def _one_kernel(self, device: torch.device) -> bool:
+        kind = kernels.Kind(self.memory_size, self.word_size, self.num_reads)
+        return self.fused and kernels.usable(kind, self.num_writes, self.interface.weight.dtype, device)
+
+    def _access(self, device: torch.device):
+        """The function for a step of the memory, of (raw, Memory)."""
+        if self._one_kernel(device):
+            return kernels.step
+        of_parts = _compiled_access() if self.compile else access
+        return lambda raw, memory: of_parts(self._interface_of(raw), Memory(*memory))
+
+    def _step(self, x: Tensor, state, access):
         """x [B, I] -> ([h, words read] [B, features + R * W], next state)."""
         dtype = self.interface.weight.dtype
         reads, *memory, controller = map_state(lambda s: s.to(dtype), state)
         hidden, controller = self._control(torch.cat([x.to(dtype), reads.flatten(1)], dim=-1), controller)
         hidden, controller = self._clip(hidden), map_state(self._clip, controller)
-        reads, memory = self._access(self._interface(hidden), Memory(*memory))
+        reads, memory = access(self.interface(hidden), memory)
         return torch.cat([hidden, reads.flatten(1)], dim=-1), (reads, *memory, controller)
 
     def _control(self, x: Tensor, state):
@@ -179,8 +195,8 @@ class DNC(RecurrentCore):
             x = torch.relu(layer(x))
         return x, state
 
-    def _interface(self, hidden: Tensor) -> Interface:
-        raw = Interface(*self.interface(hidden).split(list(self.interface_sizes.values()), dim=-1))
+    def _interface_of(self, raw: Tensor) -> Interface:
+        raw = Interface(*raw.split(list(self.interface_sizes.values()), dim=-1))
         by_head = (-1, self.word_size)
         return Interface(
             write_vectors=raw.write_vectors.unflatten(-1, by_head),
@@ -203,3 +219,8 @@ class DNC(RecurrentCore):
             f"input_size={self.input_size}, output_size={self.output_size}, memory_size={self.memory_size}, "
             f"word_size={self.word_size}, num_reads={self.num_reads}, num_writes={self.num_writes}"
         )
+
+
+@functools.cache
+def _compiled_access():
+    return torch.compile(access)

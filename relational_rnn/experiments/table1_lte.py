@@ -21,7 +21,7 @@ from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum, Strategy
 from relational_rnn.tasks.lte_text import VOCABULARY
 from relational_rnn.tasks.seq2seq import Regime, Seq2Seq
-from relational_rnn.training.config import Training
+from relational_rnn.training.config import ADDED, Training
 
 NAME = "lte"
 
@@ -95,6 +95,8 @@ class Computer:
     """Features for the head. Not in the paper; the head's own width."""
     compile: bool = True
     """On a GPU: fuse the memory's kernels, for half the time of an update; needs Triton."""
+    fused: bool = field(default=False, metadata=ADDED)
+    """On a GPU: a step of the memory as one kernel (kernels/dnc.py), instead. Not yet timed."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,7 @@ def build_core(config: Config, device: torch.device) -> RecurrentCore:
             dnc.controller_units,
             dnc.controller_layers,
             compile=dnc.compile and device.type == "cuda",
+            fused=dnc.fused,
         )
     return build_rmc(config.rmc, VOCABULARY)
 

@@ -1,26 +1,23 @@
 """A whole sequence in one launch: the recurrence as CUDA C++ (cuda/), compiled when it is first wanted.
 
-It takes the place of the loop of recurrence.py where it applies (`why_not`); README.md says how it works. The
-compiler is NVRTC, which comes with torch; neither nvcc nor a C++ compiler is needed.
+It takes the place of the loop of recurrence.py where it applies (`why_not`); README.md says how it works.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import warnings
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from relational_rnn.kernels import nvrtc
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Spec
 
 SIZES = (128, 256)  # of a slot; above, products are large enough to be launches of their own
 LAYERS = 5  # of the MLP, at most
-SOURCES = Path(__file__).parent / "cuda"
 FILES = {
     "sequence_forward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "forward.cu"),
     "sequence_backward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "backward.cu"),
@@ -64,6 +61,11 @@ class Shape(NamedTuple):
         )
         return 3 * self.ROWS * self.F * 2 + self.DEPTH * self.WARPS * 512 + sums
 
+    options = ("--use_fast_math",)
+
+    def files(self, name: str) -> tuple[str, ...]:
+        return FILES[name]
+
     @property
     def defines(self) -> list[str]:
         values = {k: int(v) if isinstance(v, bool) else v for k, v in self._asdict().items()}
@@ -84,18 +86,11 @@ def why_not(slots: int, spec: Spec, layers: int, dtype: torch.dtype) -> str | No
 
 @functools.cache
 def usable(device: torch.device) -> bool:
-    """Whether this torch can compile for this GPU, which needs clusters and much shared memory."""
-    hopper = torch.cuda.get_device_capability(device) >= (9, 0)
+    """Whether this GPU has clusters and enough shared memory, and this torch can compile for it."""
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        return False
     enough = torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 216 * 1024
-    if not (hopper and enough and hasattr(torch.cuda, "_compile_kernel")):
-        return False
-    try:
-        with torch.cuda.device(device):
-            torch.cuda._compile_kernel('extern "C" __global__ void nothing() {}', "nothing")
-    except (RuntimeError, OSError) as error:
-        warnings.warn(f"no compiler here, so steps are launched one by one: {error}", stacklevel=2)
-        return False
-    return True
+    return enough and nvrtc.works(device)
 
 
 class How(NamedTuple):
@@ -144,25 +139,6 @@ def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -
     layers = len(p.mlp_weights)
     way = how(batch * slots, size, layers, gates)
     return Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
-
-
-@functools.cache
-def _compiled(name: str, shape: Shape, device: int):
-    source = "".join((SOURCES / file).read_text() for file in FILES[name])
-    kernel = torch.cuda._compile_kernel(source, name, nvcc_options=[*shape.defines, "--use_fast_math"])
-    kernel.set_shared_memory_config(shape.shared_bytes(name))
-    return kernel
-
-
-def compiled(name: str, shape: Shape):
-    """For the current GPU."""
-    return _compiled(name, shape, torch.cuda.current_device())
-
-
-def _launch(compiled, name: str, shape: Shape, programs: int, threads: int, args: list) -> None:
-    with torch.cuda.device_of(args[0]):
-        kernel = compiled(name, shape)
-        kernel(grid=(programs, 1, 1), block=(threads, 1, 1), shared_mem=shape.shared_bytes(name), args=args)
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -234,10 +210,10 @@ def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor 
     packed = source.new_empty(_products(p, spec), kind.F, kind.F, dtype=torch.bfloat16)
     mlp = [*p.mlp_weights, *[source] * (LAYERS - kind.LAYERS)]
     gate = source if p.gate_weight is None else p.gate_weight
-    _launch(compiled, "sequence_means", kind, kind.F // 32 + 1, 256, [source, means, vectors])
+    nvrtc.launch(compiled, "sequence_means", kind, kind.F // 32 + 1, 256, [source, means, vectors])
     blocks = -(-packed.numel() * (1 if back is None else 2) // (8 * 256))
     args = [source, *mlp, gate, means, packed, packed if back is None else back]
-    _launch(compiled, "sequence_pack", kind, blocks, 256, args)
+    nvrtc.launch(compiled, "sequence_pack", kind, blocks, 256, args)
     return packed
 
 
@@ -251,7 +227,7 @@ def forward(
     held: Activations | None,
     memories: Tensor,
     starts: Tensor,
-    compiled=compiled,
+    compiled=nvrtc.compiled,
 ) -> None:
     """As recurrence.forward; writes `memories`, `starts` and, if given, `held`."""
     steps, batch = inputs.normed.shape[:2]
@@ -271,7 +247,7 @@ def forward(
         *kept,
         *_numbers(steps, batch, gates_in, spec),
     ]
-    _launch(
+    nvrtc.launch(
         compiled,
         "sequence_forward" if kind.DEPTH else "resident_forward",
         kind,
@@ -304,7 +280,7 @@ def backward(
     held: Activations,
     deltas: Activations,
     d_gates_in: Tensor | None,
-    compiled=compiled,
+    compiled=nvrtc.compiled,
 ) -> tuple[Tensor, Tensor]:
     """-> (gradient of the memory the first step begins with, column sums as Parameters.vectors has them);
     fills `deltas`, the gradients of `inputs` and, of unit gates, `d_gates_in`."""
@@ -338,7 +314,7 @@ def backward(
         totals,
         *_numbers(steps, batch, gates_in, spec),
     ]
-    _launch(
+    nvrtc.launch(
         compiled,
         "sequence_backward" if kind.DEPTH else "resident_backward",
         kind,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relational_rnn.kernels import recurrence, rows_torch, sequence
+from relational_rnn.kernels import nvrtc, recurrence, rows_torch, sequence
 from relational_rnn.kernels.recurrence import Parameters
 from relational_rnn.kernels.reference import EPSILON, Spec
 from tests.kernels.comparison import build, errors, examples, run
@@ -287,7 +287,11 @@ def test_without_a_compiler_steps_are_launched_one_by_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "_compile_kernel", fails, raising=False)
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    device = torch.device("cuda", 0)
+    nvrtc.works.cache_clear()
     with pytest.warns(UserWarning, match="launched one by one: CUDA error: no libnvrtc"):
-        assert not sequence.usable.__wrapped__(torch.device("cuda", 0))
+        assert not sequence.usable.__wrapped__(device)
     monkeypatch.delattr(torch.cuda, "_compile_kernel")
-    assert not sequence.usable.__wrapped__(torch.device("cuda", 0))
+    nvrtc.works.cache_clear()
+    assert not sequence.usable.__wrapped__(device)
+    nvrtc.works.cache_clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from relational_rnn.kernels import sequence
+from relational_rnn.kernels import nvrtc
 
 HERE = Path(__file__).parent
 
@@ -17,7 +17,7 @@ class Emulated:
     def __init__(self, name: str, shape, options: tuple[str, ...]):
         self.folder = tempfile.TemporaryDirectory()
         source, library = Path(self.folder.name) / "kernel.cpp", Path(self.folder.name) / "kernel.so"
-        parts = [HERE / "simt.h", *(sequence.SOURCES / file for file in sequence.FILES[name])]
+        parts = [HERE / "simt.h", *(nvrtc.SOURCES / file for file in shape.files(name))]
         text = "\n".join(f'#include "{part.resolve()}"' for part in parts) + "\n"
         text += 'extern "C" void run(int grid, int threads, int bytes, void** args) {\n'
         text += f"  simt::launch({name}, grid, threads, bytes, args);\n}}\n"
