@@ -37,6 +37,7 @@ ROWS = {
     "entnet henaff 4x256": ("program", lambda: EntNet(45, 4, 256, style="henaff")),
     "dnc 80x64, lstm 2x256": ("program", lambda: paper_dnc("lstm")),
     "dnc 80x64, lstm 2x256, compiled": ("program", lambda: paper_dnc("lstm", compile=True)),
+    "dnc 80x64, lstm 2x256, one kernel": ("program", lambda: paper_dnc("lstm", fused=True)),
     "dnc 80x64, feedforward 2x256": ("copy", lambda: paper_dnc("feedforward")),
     "dnc 80x64, feedforward 2x256, compiled": ("copy", lambda: paper_dnc("feedforward", compile=True)),
 }

@@ -64,6 +64,14 @@ class RecurrentCore(nn.Module):
             return x.new_empty(0, x.shape[1], *self.output_shape), state
         return torch.stack(outputs), state
 
+    def scan_late(self, x: Tensor, begins: Tensor) -> tuple[Tensor, State]:
+        """All steps of x `[T, B, *I]`, of which sample b begins with step `begins[b]`, in its initial state.
+
+        What it is given before that does not matter, and outputs before that mean nothing.
+        """
+        here = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) == begins
+        return self.scan(x, self._checked_state(None, x.shape[1], x), here)
+
     def forward(
         self, x: Tensor | PackedSequence, state: State | None = None, *, resets: Tensor | None = None
     ) -> tuple[Tensor | PackedSequence, State]:

@@ -65,10 +65,16 @@ class DeepLSTM(RecurrentCore):
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if resets is not None and x.is_cuda:
             return super().scan(x, state, resets)  # cuDNN has no resets; cutting there would wait for the GPU
+        return self._by_layer(x, lambda d, layer_input: self.layers[d].scan(layer_input, state[d], resets))
+
+    def scan_late(self, x: Tensor, begins: Tensor):
+        return self._by_layer(x, lambda d, layer_input: self.layers[d].scan_late(layer_input, begins))
+
+    def _by_layer(self, x: Tensor, run):
         outputs, states = [], []
-        for layer, layer_state in zip(self.layers, state, strict=True):
+        for d in range(self.num_layers):
             layer_input = torch.cat([x, outputs[-1]], dim=-1) if outputs else x  # [T, B, I] or [T, B, I + U]
-            output, layer_state = layer.scan(layer_input, layer_state, resets)
+            output, layer_state = run(d, layer_input)
             outputs.append(output)
             states.append(layer_state)
         return torch.cat(outputs, dim=-1), tuple(states)

@@ -126,13 +126,20 @@ class EntNet(RecurrentCore):
             return x.new_empty(x.shape[0], x.shape[1], *self.output_shape), state
         if self.style == "henaff":
             return self._henaff_scan(x, state, resets)
-        batch, cells = x.shape[1], self.num_cells
         if resets is not None:
-            resets = resets.repeat_interleave(cells, dim=1)
+            resets = resets.repeat_interleave(self.num_cells, dim=1)
         state = tuple(part.flatten(0, 1) for part in state)  # [B * J, F]
-        output, state = self.lstm.scan(self._with_keys(x), state, resets)
-        output = self._summary(output.unflatten(1, (batch, cells)))
-        return output, tuple(part.unflatten(0, (batch, cells)) for part in state)
+        return self._cells_apart(*self.lstm.scan(self._with_keys(x), state, resets))
+
+    def scan_late(self, x: Tensor, begins: Tensor):
+        if self.style == "henaff" or x.shape[0] == 0 or x.shape[1] == 0:
+            return super().scan_late(x, begins)
+        begins = begins.repeat_interleave(self.num_cells)
+        return self._cells_apart(*self.lstm.scan_late(self._with_keys(x), begins))
+
+    def _cells_apart(self, output: Tensor, state):
+        output = self._summary(output.unflatten(1, (-1, self.num_cells)))
+        return output, tuple(part.unflatten(0, (-1, self.num_cells)) for part in state)
 
     def _with_keys(self, x: Tensor) -> Tensor:
         """[x, key of the cell] for each cell: x [T, B, I] -> [T, B * J, I + F]."""

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, require_sizes, select
 
+SHUT = 1e4  # a gate's input that makes it 0 exactly, in every type
+
 
 class LSTM(RecurrentCore):
     """One layer; the state is (hidden, cell), each [B, U]; the output is the hidden state.
@@ -78,13 +80,26 @@ class LSTM(RecurrentCore):
                 outputs.append(output)
         return torch.cat(outputs), state
 
-    def _run(self, x, state):
+    def scan_late(self, x: Tensor, begins: Tensor):
+        """Without a reset, which cuDNN does not know: with its input gates shut a state of zeros stays as it
+        is. What shuts them is one more feature of the input, whose weight is a constant."""
+        if x.shape[0] == 0 or x.shape[1] == 0:
+            return super().scan_late(x, begins)
+        absent = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) < begins
+        x = torch.cat([x, absent.unsqueeze(-1).to(x.dtype)], dim=-1)
+        return self._run(x, self.initial_state(x.shape[1], device=x.device), may_be_absent=True)
+
+    def _run(self, x, state, may_be_absent: bool = False):
         """What self.lstm does, with its weights as they are now: where torch.func.functional_call has put
         others in their place, self.lstm would move the parameters in memory. And under autocast in the type
         that autocast has, where cuDNN would take float16."""
         lstm, kind = self.lstm, x.device.type
         weights = [lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0]
         dtype = weights[0].dtype
+        if may_be_absent:
+            shuts = torch.zeros_like(weights[0][:, :1])
+            shuts[: self.hidden_size] = -SHUT  # torch's order: i, f, g, o
+            weights[0] = torch.cat([weights[0], shuts], dim=1)
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
         if dtype != weights[0].dtype or not all(weight.is_leaf for weight in weights):

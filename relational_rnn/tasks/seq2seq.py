@@ -99,8 +99,8 @@ class Seq2Seq(nn.Module):
     def encode(self, inputs: Tensor, lengths: Tensor) -> State:
         """The state after each sample's own last symbol, whatever padding follows it.
 
-        Samples are moved to end together; the core is reset where each begins. This needs no lengths on the
-        host, and cores that handle resets in one kernel stay in it.
+        Samples are moved to end together. This needs no lengths on the host, and cores that have one call for
+        a whole sequence stay in it.
         """
         if inputs.dim() != 2 or lengths.shape != inputs.shape[1:]:
             shapes = f"{list(inputs.shape)} and {list(lengths.shape)}"
@@ -111,9 +111,10 @@ class Seq2Seq(nn.Module):
             require(whole, "lengths dtype", lengths.dtype, "an integer dtype")
             short = lengths[(lengths < 1) | (lengths > len(inputs))]
             require(not short.numel(), "lengths", short.tolist()[:5], f"1 to {len(inputs)}")
-        at = torch.arange(len(inputs), device=inputs.device)[:, None] - (len(inputs) - lengths)  # [S, B]
+        begins = len(inputs) - lengths  # [B]
+        at = torch.arange(len(inputs), device=inputs.device)[:, None] - begins  # [S, B]
         aligned = inputs.gather(0, at.clamp(min=0))
-        _, state = self.encoder(self.one_hot(aligned), resets=at == 0)
+        _, state = self.encoder.scan_late(self.one_hot(aligned), begins)
         return state
 
     def logits(self, outputs: Tensor) -> Tensor:

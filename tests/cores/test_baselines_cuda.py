@@ -17,20 +17,22 @@ CORES = {
     "henaff": lambda: EntNet(5, 3, 8, style="henaff"),
     "dnc": lambda: DNC(5, 6, 8, 4, 3, 2, hidden_size=8),
     "deep dnc": lambda: DNC(5, 6, 8, 4, hidden_size=8, num_layers=2),
+    "dnc, one kernel": lambda: DNC(5, 6, 8, 4, 3, hidden_size=8, fused=True),
     "feedforward dnc": lambda: DNC(5, 6, 8, 4, controller="feedforward", hidden_size=8),
 }
 
 
 @pytest.mark.parametrize("name", CORES)
-def test_capture(name):
+@pytest.mark.parametrize("late", [False, True])
+def test_capture(name, late):
     torch.manual_seed(0)
     core = CORES[name]().cuda()
     x = torch.randn(6, 4, *core.input_shape, device="cuda")
-    resets = torch.rand(6, 4, device="cuda") < 0.2
+    resets, begins = torch.rand(6, 4, device="cuda") < 0.2, torch.tensor([0, 3, 5, 1], device="cuda")
     parameters = [p for p in core.parameters() if p.requires_grad]
 
     def run():
-        output, _ = core(x, resets=resets)
+        output, _ = core.scan_late(x, begins) if late else core(x, resets=resets)
         gradients = torch.autograd.grad(output.square().sum(), parameters)
         return [output.detach(), *gradients]
 

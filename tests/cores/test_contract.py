@@ -1,5 +1,7 @@
 """What every core must do, whichever it is."""
 
+import copy
+
 import pytest
 import torch
 
@@ -53,6 +55,37 @@ def test_a_state_of_another_precision_is_cast(core):
     state = core.initial_state(2)
     output, _ = core.step(x, map_state(torch.Tensor.double, state))
     torch.testing.assert_close(output, core.step(x, state)[0])
+
+
+@every_core
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_samples_that_begin_late(core, dtype):
+    """Each gives what it gives by itself, and so do the weights' gradients."""
+    if dtype == torch.bfloat16 and not isinstance(core, LSTM | DeepLSTM):
+        pytest.skip("for cores with an own way to begin late")
+    core = copy.deepcopy(core).to(dtype)
+    parameters = [p for p in core.parameters() if p.requires_grad]
+    x, begins = torch.randn(6, 4, *core.input_shape, dtype=dtype), torch.tensor([0, 3, 5, 1])
+    output, state = core.scan_late(x, begins)
+    own, own_states, total = [], [], 0.0
+    for b, begin in enumerate(begins.tolist()):
+        alone, its_state = core(x[begin:, b : b + 1])
+        torch.testing.assert_close(output[begin:, b : b + 1], alone)
+        own_states.append(first_tensor(its_state))
+        total = total + alone.square().sum()
+        own.append(output[begin:, b].square().sum())
+    torch.testing.assert_close(first_tensor(state), torch.cat(own_states))
+    ours = torch.autograd.grad(sum(own), parameters)
+    alone = torch.autograd.grad(total, parameters)
+    tolerance = {} if dtype == torch.float64 else dict(rtol=0.05, atol=0.05)
+    for one, other in zip(ours, alone, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+@every_core
+def test_no_samples_that_begin_late(core):
+    output, _ = core.scan_late(torch.randn(3, 0, *core.input_shape), torch.zeros(0, dtype=torch.long))
+    assert output.shape == (3, 0, *core.output_shape)
 
 
 @every_core
