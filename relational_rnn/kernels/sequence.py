@@ -106,17 +106,18 @@ class How(NamedTuple):
 # Weights that stay (README.md): right in the emulator, not yet run on a GPU, so only where asked for.
 RESIDENT = os.environ.get("RELATIONAL_RNN_RESIDENT") == "1"
 MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024
+MANY_ROWS = 32 * MULTIPROCESSORS  # above, tiles are large
 
 
 def how(rows: int, size: int, layers: int = 2, gates: int = 2) -> How:
     """Large tiles read the weights less often; small ones, shared by a cluster, keep more of the GPU busy."""
-    if RESIDENT and rows <= 4224 and (tile := _resident_tile(rows, size, layers, gates)):
+    if RESIDENT and rows <= MANY_ROWS and (tile := _resident_tile(rows, size, layers, gates)):
         return How(tile, 8, size // 32, 1, 0)
     if size == 128:
-        return How(64, 8, 1, 2, 4) if rows > 4224 else How(16, 8, 1, 1, 8)
+        return How(64, 8, 1, 2, 4) if rows > MANY_ROWS else How(16, 8, 1, 1, 8)
     if rows <= 1056:
         return How(16, 8, 2, 1, 16)
-    return How(32, 8, 1, 1, 16) if rows <= 4224 else How(64, 8, 1, 2, 4)
+    return How(32, 8, 1, 1, 16) if rows <= MANY_ROWS else How(64, 8, 1, 2, 4)
 
 
 def _resident_tile(rows: int, size: int, layers: int, gates: int) -> int | None:
@@ -245,7 +246,7 @@ def forward(
         memories,
         starts,
         *kept,
-        *_numbers(steps, batch, gates_in, spec),
+        *_numbers(steps, batch, kind, gates_in, spec),
     ]
     nvrtc.launch(
         compiled,
@@ -257,14 +258,28 @@ def forward(
     )
 
 
-def _numbers(steps: int, batch: int, gates_in: Tensor | None, spec: Spec) -> list[int | float]:
+def _numbers(steps: int, batch: int, kind: Shape, gates_in: Tensor | None, spec: Spec) -> list[int | float]:
     """The last arguments of both kernels."""
     width = 0 if gates_in is None else gates_in.shape[-1]
-    return [steps, batch, width, _gate_width(spec), float(spec.scale)]
+    return [steps, batch, share(batch, kind), width, _gate_width(spec), float(spec.scale)]
+
+
+def share(batch: int, kind: Shape) -> int:
+    """Samples of a tile: all it can hold, unless multiprocessors would have two programs and others one."""
+    most = kind.ROWS // kind.N
+    places = MULTIPROCESSORS * kind.TOGETHER
+    if kind.TOGETHER == 1 or batch * kind.N <= MANY_ROWS:
+        return most
+    rounds = _ceil(_ceil(batch, most), places)
+    return _ceil(batch, rounds * places)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 def _programs(batch: int, kind: Shape) -> int:
-    return -(-batch // (kind.ROWS // kind.N)) * kind.CLUSTER
+    return _ceil(batch, share(batch, kind)) * kind.CLUSTER
 
 
 def backward(
@@ -312,7 +327,7 @@ def backward(
         deltas.mlp,
         vectors.new_empty(batch * slots, spec.num_heads),
         totals,
-        *_numbers(steps, batch, gates_in, spec),
+        *_numbers(steps, batch, kind, gates_in, spec),
     ]
     nvrtc.launch(
         compiled,

@@ -194,6 +194,23 @@ def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, resident)
     assert how.DEPTH % (tiles // 2) == 0
 
 
+@given(batch=st.integers(1, 20_000), slots=st.sampled_from([1, 2, 4, 8, 16]))
+def test_programs_share_all_samples(batch, slots):
+    shape = sequence.Shape(256, slots, 8, 2, 2, *sequence.how(batch * slots, 256), True, True, "float")
+    share, programs = sequence.share(batch, shape), sequence._programs(batch, shape) // shape.CLUSTER
+    assert 1 <= share <= shape.ROWS // slots
+    assert (programs - 1) * share < batch <= programs * share
+    places, fewest = 132 * shape.TOGETHER, -(-batch // (shape.ROWS // slots))
+    assert -(-programs // places) == -(-fewest // places)  # no more rounds than with full tiles
+
+
+def test_the_papers_batch_is_shared_evenly():
+    """200 full tiles would leave 64 multiprocessors with one, 68 with two."""
+    shape = sequence.Shape(256, 8, 8, 2, 2, *sequence.how(12_800, 256), True, False, "float")
+    assert sequence.share(1600, shape) == 7
+    assert sequence._programs(1600, shape) == 229
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

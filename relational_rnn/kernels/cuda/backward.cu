@@ -72,13 +72,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     bf16* d_qkv, bf16* d_gates, bf16* __restrict__ d_mlp,
     float* inner_products,  // [B N, HEADS], for us alone
     float* totals,          // [programs, COLUMNS], zero before
-    int steps, int batch, int gate_width, int gate_stride, double logit_scale) {
+    int steps, int batch, int share, int gate_width, int gate_stride, double logit_scale) {
   char *const a = shared_memory(), *const b = a + TILE, *const c = b + TILE, *const ring = c + TILE;
   char* const spare = ring + DEPTH * UNIT;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
-  const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
-  const int samples = min(SAMPLES, batch - first), valid = samples * N;
+  const int first = blockIdx.x / CLUSTER * share;  // sample
+  const int samples = min(share, batch - first), valid = samples * N;
   const long all = (long)batch * N, base = (long)first * N;
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;
   Weights weights = stream(packed, PRODUCTS, ring);

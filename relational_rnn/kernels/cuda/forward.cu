@@ -1,4 +1,4 @@
-// A whole sequence, forward: a program takes the rows of SAMPLES samples through all steps. KEEP: the backward pass
+// A whole sequence, forward: a program takes the rows of `share` samples through all steps. KEEP: the backward pass
 // wants what was computed on the way; RESETS: episodes may begin anywhere. Shapes as in recurrence.py.
 
 constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // of [F, F] a step, in the order k, v, q, MLP, gates
@@ -15,13 +15,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     float* starts,                         // the same, where there are resets
     bf16* __restrict__ kept_rows, bf16* __restrict__ kept_hidden, bf16* __restrict__ kept_qkv,
     bf16* __restrict__ kept_gates, bf16* __restrict__ kept_attended, bf16* __restrict__ kept_mlp,
-    float* __restrict__ kept_scales, bf16* __restrict__ kept_normed, float* __restrict__ kept_total, int steps, int batch,
+    float* __restrict__ kept_scales, bf16* __restrict__ kept_normed, float* __restrict__ kept_total, int steps, int batch, int share,
     int gate_width, int gate_stride, double logit_scale) {
   char *const a = shared_memory(), *const b = a + TILE, *const c = b + TILE, *const ring = c + TILE;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
-  const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
-  const int valid = min(SAMPLES, batch - first) * N;
+  const int first = blockIdx.x / CLUSTER * share;  // sample
+  const int valid = min(share, batch - first) * N;
   const long all = (long)batch * N, base = (long)first * N;  // rows of a step; of those, this program's first
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;  // this lane's first
   Weights weights = stream(packed, PRODUCTS, ring);

@@ -37,13 +37,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     bf16* __restrict__ d_qkv, bf16* __restrict__ d_gates, bf16* __restrict__ d_mlp,
     float*,                 // not wanted here
     float* totals,          // [programs, COLUMNS]
-    int steps, int batch, int gate_width, int gate_stride, double logit_scale) {
+    int steps, int batch, int share, int gate_width, int gate_stride, double logit_scale) {
   // The gradient of the MLP's output is in a, those of two gates a feature in b and c, of its layers in d, b, d ...; then
   // those of what was read in a, and queries, keys and values in b, c, d; then the gradients of those in b, c, d.
   char *const a = shared_memory() + TILES, *const b = a + TILE, *const c = b + TILE, *const d = c + TILE;
   const int warp = warp_number(), lane = threadIdx.x % 32;
-  const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
-  const int samples = min(SAMPLES, batch - first), valid = samples * N;
+  const int first = blockIdx.x / CLUSTER * share;  // sample
+  const int samples = min(share, batch - first), valid = samples * N;
   const long all = (long)batch * N, base = (long)first * N;
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;
 

@@ -14,14 +14,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     float* starts,                         // the same, where there are resets
     bf16* __restrict__ kept_rows, bf16* __restrict__ kept_hidden, bf16* __restrict__ kept_qkv,
     bf16* __restrict__ kept_gates, bf16* __restrict__ kept_attended, bf16* __restrict__ kept_mlp,
-    float* __restrict__ kept_scales, bf16* __restrict__ kept_normed, float* __restrict__ kept_total, int steps, int batch,
+    float* __restrict__ kept_scales, bf16* __restrict__ kept_normed, float* __restrict__ kept_total, int steps, int batch, int share,
     int gate_width, int gate_stride, double logit_scale) {
   // The memory a step begins with, as it is multiplied, is in a, its tanh in b; then queries, keys and values in a, b, c;
   // what attention made of the memory in a; the MLP's layers in b, c, b ...
   char *const a = shared_memory() + TILES, *const b = a + TILE, *const c = b + TILE;
   const int warp = warp_number(), lane = threadIdx.x % 32;
-  const int first = blockIdx.x / CLUSTER * SAMPLES;  // sample
-  const int valid = min(SAMPLES, batch - first) * N;
+  const int first = blockIdx.x / CLUSTER * share;  // sample
+  const int valid = min(share, batch - first) * N;
   const long all = (long)batch * N, base = (long)first * N;  // rows of a step; of those, this cluster's first
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;  // this lane's first
 

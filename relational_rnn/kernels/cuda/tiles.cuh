@@ -1,6 +1,6 @@
 // What the sequence kernels are made of: tiles of bf16 rows in shared memory, weights that stream past them through
 // the tensor cores, and rows held by a warp. README.md says why; sequence.py gives the sizes:
-//   F features of a slot, N slots, HEADS, ROWS of a tile (whole samples, ROWS / N of them), LAYERS of the MLP,
+//   F features of a slot, N slots, HEADS, ROWS of a tile (whole samples, up to ROWS / N of them), LAYERS of the MLP,
 //   WARPS of a program, CLUSTER of programs that share a tile, DEPTH of the weights' ring,
 //   GATES 0 none, 1 two a slot ("memory"), 2 two a feature ("unit").
 // Programs of a cluster have a copy of every tile each. They share the columns of products, the rows, and the heads, and
@@ -12,7 +12,6 @@ constexpr int MT = ROWS / 16, KT = F / 16;                   // tensor core tile
 constexpr int E = F / 32;                                    // features of a lane, where a warp holds a row
 constexpr int V = F / HEADS;                                 // features of a head
 constexpr int Q = 3 * F;
-constexpr int SAMPLES = ROWS / N;
 constexpr int TILE = ROWS * F * 2;                           // bytes
 constexpr float EPSILON = 1e-5f;
 
