@@ -18,6 +18,7 @@ from relational_rnn.agents.network import AgentNetwork
 from relational_rnn.agents.rollout import Carry, Unroll
 from relational_rnn.agents.vtrace import log_probability, losses, vtrace
 from relational_rnn.cores.base import require
+from relational_rnn.environments import base
 from relational_rnn.training.config import ADDED
 from relational_rnn.training.loop import Problem
 
@@ -49,6 +50,8 @@ class Learning:
     """Updates made of each unroll, each of its share of the games; V-trace corrects for the later ones."""
     time_outs: Literal["end", "bootstrap"] = field(default="end", metadata=ADDED)
     """An episode whose time is up ends like any other, as in IMPALA, or is worth what its last step was."""
+    compile: bool = field(default=False, metadata=ADDED)
+    """Fuse the games' kernels with torch.compile, some seconds at the start (local actors only)."""
 
     def __post_init__(self):
         for name in ("unroll", "updates_per_unroll"):
@@ -179,7 +182,8 @@ class AgentProblem(Agent):
         **options,
     ):
         super().__init__(network, learning, eval_env=eval_env or env, **options)
-        self.env, self.games, self.seed, self.stagger = env, games, seed, stagger
+        self.env = base.compiled(env) if learning.compile else env
+        self.games, self.seed, self.stagger = games, seed, stagger
         self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
         self.shares = shares = learning.updates_per_unroll
         require(games % shares == 0, "games", games, f"a multiple of updates_per_unroll = {shares}")

@@ -165,6 +165,14 @@ class BoxWorld:
         `restock=False` makes no new levels: for callers that make them for several steps at once (`restock`).
         """
         check_actions(actions, state.agent.shape[0], self.num_actions, self.device)
+        if auto_reset and restock:
+            state = self.restock(state, generator)
+        return self.step_given(state, actions, auto_reset=auto_reset)
+
+    def step_given(
+        self, state: BoxWorldState, actions: Tensor, *, auto_reset: bool = True
+    ) -> tuple[BoxWorldState, Step]:
+        """`step` as a pure function, with the levels that are in the reserve."""
         target = state.agent + look_up(self._offset, actions)  # [B]
         here = state.room.gather(1, target[:, None]).squeeze(1).long()
         right = state.room.gather(1, target[:, None] + 1).squeeze(1)  # a box has its lock on the right
@@ -190,9 +198,7 @@ class BoxWorld:
         terminated = gem | decoy
         truncated = ~terminated & (steps >= self.max_steps)
         step = Step(reward, terminated, truncated, s.episode_return, steps, final=s)
-        if not auto_reset:
-            return s, step
-        return self._restart(self.restock(s, generator) if restock else s, step.done), step
+        return (self._restart(s, step.done) if auto_reset else s), step
 
     def restock(self, state: BoxWorldState, generator: torch.Generator, steps: int = 1) -> BoxWorldState:
         """Make the levels due for `steps` steps. On a GPU most of a step's kernels are for making levels,
