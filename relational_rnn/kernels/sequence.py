@@ -52,7 +52,7 @@ class Shape(NamedTuple):
         if self.DEPTH == 0:  # cuda/resident.cuh
             products = 3 + self.LAYERS + (2 if self.GATES == 2 else 0)
             rows = self.ROWS // self.CLUSTER * ((5 if self.GATES == 2 else 3) * self.F * 2 + 64)
-            sums = 2 * self.WARPS * 512 if self.ROWS < 64 else 0
+            sums = 2 * self.WARPS * 512 if self.ROWS <= 32 else 0
             return 128 + products * self.F * 64 + 4 * self.ROWS * self.F * 2 + rows + self.WARPS * 64 + sums
         sums = (
             6 * self.WARPS * self.F * 4
@@ -123,7 +123,7 @@ def how(rows: int, size: int, layers: int = 2, gates: int = 2) -> How:
 def _resident_tile(rows: int, size: int, layers: int, gates: int) -> int | None:
     """The smallest with which all rows run at once, or else the largest there is room for."""
     found = None
-    for tile in (16, 32, 64) if size == 256 else (16, 32):
+    for tile in (16, 32, 48, 64) if size == 256 else (16, 32):
         kind = Shape(size, 1, 1, layers, gates, tile, 8, size // 32, 1, 0, True, True, "float")
         if kind.shared_bytes("resident_backward") > SHARED_BYTES:
             break

@@ -20,7 +20,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 SMALL, SHARED, MIDDLE, LARGE = (16, 8, 1, 1, 8), (16, 8, 2, 1, 16), (32, 8, 1, 1, 16), (64, 8, 1, 2, 4)
 # weights that stay
-RESIDENT_16, RESIDENT_32, RESIDENT_64 = (16, 8, 8, 1, 0), (32, 8, 8, 1, 0), (64, 8, 8, 1, 0)
+RESIDENT_16, RESIDENT_32, RESIDENT_48, RESIDENT_64 = ((rows, 8, 8, 1, 0) for rows in (16, 32, 48, 64))
 RESIDENT_NARROW = (32, 8, 4, 1, 0)
 CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" without resets
     "the paper's": (8, 8, 256, 2, "unit", 3, SHARED),
@@ -34,6 +34,7 @@ CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" withou
     "resident, one layer, one episode": (1, 4, 256, 1, "unit", 20, RESIDENT_32),
     "resident, two gates a slot": (4, 4, 256, 2, "memory", 17, RESIDENT_64),
     "resident, no gates, three layers": (2, 2, 256, 3, None, 9, RESIDENT_32),
+    "resident, tiles of 48 rows": (4, 4, 256, 2, "unit", 13, RESIDENT_48),
     "resident, narrow": (4, 8, 128, 2, "unit", 7, RESIDENT_NARROW),
 }
 
@@ -183,7 +184,7 @@ def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, resident)
     for name in sequence.FILES:
         if ("resident" in name) == (how.DEPTH == 0):
             assert how.TOGETHER * (shape.shared_bytes(name) + 1024) <= 228 * 1024
-    assert how.ROWS in (16, 32, 64)
+    assert how.ROWS in (16, 32, 48, 64)
     if how.DEPTH == 0:  # 32 columns and at most eight rows a program
         assert size // how.CLUSTER == 32
         assert how.ROWS // how.CLUSTER <= how.WARPS

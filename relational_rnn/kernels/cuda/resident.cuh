@@ -7,7 +7,7 @@
 // warp that reads it, and warps send after their last read. README.md goes through this.
 
 constexpr int OWN = ROWS / CLUSTER;
-constexpr int SPLIT = MT < 4 ? 2 : 1;  // warps that share a sum
+constexpr int SPLIT = MT <= 2 ? 2 : 1;  // warps that share a sum
 constexpr int ATTENTIONS = MT * HEADS;
 static_assert(F / CLUSTER == 32 && OWN <= WARPS && MT * 2 * SPLIT <= WARPS && ATTENTIONS <= CREW && ROWS % CLUSTER == 0, "");
 
