@@ -1,4 +1,4 @@
-"""A step of a DNC's memory as one kernel, and its backward pass as another (cuda/dnc.cu).
+"""A step of a DNC's memory as one kernel, and its backward pass as another (cuda/dnc*).
 
 The memory's equations are in cores/dnc_memory.py, which is the specification: many kernels a step there and
 back, of which several read or write the link, the largest part of the state. Here a program takes a sample
@@ -27,14 +27,14 @@ class Kind(NamedTuple):
     options = ()
 
     def files(self, name: str) -> tuple[str, ...]:
-        return ("dnc.cu",)
+        return ("dnc.cuh", f"{name}.cu")
 
     @property
     def defines(self) -> list[str]:
         return [f"-D{name}={value}" for name, value in self._asdict().items()]
 
     def shared_bytes(self, name: str) -> int:
-        """As cuda/dnc.cu takes it."""
+        """As cuda/dnc* take it."""
         n, w, r = self
         floats = self.raw + 3 * r * n + 11 * n + (1 + r) + r + 3 * r + w + (3 + r) + n * w
         if name == "dnc_forward":

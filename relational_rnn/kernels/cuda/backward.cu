@@ -2,7 +2,7 @@
 // forward pass kept, and leaves for each product the gradient of its result; the weights' gradients are made of those
 // afterwards. Shapes and formulas as in recurrence.py and README.md.
 
-constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // in the order MLP, last first; gates; q, k, v
+// Products in the order MLP, last first; gates; q, k, v.
 constexpr int COLUMNS = MLP_BIAS + LAYERS * F;
 constexpr bool SPARE = ROWS * F != 64 * 256;  // room for sums beside the tiles; else they take the place of two tiles
 
@@ -32,26 +32,6 @@ struct Columns {  // sums over the rows of a program: gradients of biases and no
   }
 };
 
-__device__ __forceinline__ float dot(const Row& x, const Row& y) {
-  float sum = 0.f;
-#pragma unroll
-  for (int e = 0; e < E; e++) sum += x[e] * y[e];
-  return sum;
-}
-// The norm's backward pass: delta, of the normed and weighted row, becomes that of the raw one; adds to the sums.
-__device__ __forceinline__ void norm_backward(Row& delta, const Row& normed, const Row& weight, float scale,
-                                              Row& sum_weight, Row& sum_shift) {
-  float mean = 0.f;
-#pragma unroll
-  for (int e = 0; e < E; e++) {
-    sum_weight[e] += delta[e] * normed[e], sum_shift[e] += delta[e];
-    delta[e] *= weight[e], mean += delta[e];
-  }
-  mean = warp_sum(mean) / F;
-  const float along = warp_sum(dot(delta, normed)) / F;
-#pragma unroll
-  for (int e = 0; e < E; e++) delta[e] = (delta[e] - mean - normed[e] * along) * scale;
-}
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, TOGETHER) sequence_backward(
     const float* __restrict__ grad,        // [T, B, N, F] of the memories
     const float* __restrict__ memory,      // [B, N, F]

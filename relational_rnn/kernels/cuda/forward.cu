@@ -1,7 +1,7 @@
 // A whole sequence, forward: a program takes the rows of `share` samples through all steps. KEEP: the backward pass
 // wants what was computed on the way; RESETS: episodes may begin anywhere. Shapes as in recurrence.py.
 
-constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // of [F, F] a step, in the order k, v, q, MLP, gates
+// Products in the order k, v, q, MLP, gates.
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, TOGETHER) sequence_forward(
     const float* memory,                   // [B, N, F]

@@ -33,7 +33,7 @@ extern "C" __global__ void sequence_pack(const SOURCE* __restrict__ qkv,  // [Q,
                                          const SOURCE* __restrict__ gate,  // [2 F, F]
                                          const float* __restrict__ means,  // [F]
                                          Quad* __restrict__ forward, Quad* __restrict__ backward) {
-  constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0), SIZE = PRODUCTS * F * F / 8;
+  constexpr int SIZE = PRODUCTS * F * F / 8;
   const SOURCE* const mlp[5] = {mlp0, mlp1, mlp2, mlp3, mlp4};
   const int number = blockIdx.x * 256 + threadIdx.x;
   const bool back = number >= SIZE;

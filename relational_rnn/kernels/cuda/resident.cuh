@@ -11,7 +11,6 @@ constexpr int SPLIT = MT <= 2 ? 2 : 1;  // warps that share a sum
 constexpr int ATTENTIONS = MT * HEADS;
 static_assert(F / CLUSTER == 32 && OWN <= WARPS && MT * 2 * SPLIT <= WARPS && ATTENTIONS <= CREW && ROWS % CLUSTER == 0, "");
 
-constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // of [F, F] a step
 // shared memory: counters, weights, four tiles, rows on their way to who normalises them, inner products of attention's
 // backward pass, sums on their way to a neighbour; Shape.shared_bytes says the same
 constexpr int RAW_ROW = (GATES == 2 ? 5 : 3) * F * 2 + 64;

@@ -3,20 +3,6 @@
 enum { UPDATED, HIDDEN, ATTENDED = HIDDEN + LAYERS, READ, NORMED, PROJECTED, COUNTERS };  // gradients of what forward sent
 constexpr int COLUMNS = MLP_BIAS + LAYERS * F;
 
-// The norm's backward pass: delta, of the normed and weighted row, becomes that of the raw one; adds to the sums.
-__device__ __forceinline__ void norm_backward(Row& delta, const Row& normed, const Row& weight, float scale,
-                                              Row& sum_weight, Row& sum_shift) {
-  float mean = 0.f, along = 0.f;
-#pragma unroll
-  for (int e = 0; e < E; e++) {
-    sum_weight[e] += delta[e] * normed[e], sum_shift[e] += delta[e];
-    delta[e] *= weight[e], mean += delta[e], along += delta[e] * normed[e];
-  }
-  mean = warp_sum(mean) / F, along = warp_sum(along) / F;
-#pragma unroll
-  for (int e = 0; e < E; e++) delta[e] = (delta[e] - mean - normed[e] * along) * scale;
-}
-
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) resident_backward(
     const float* __restrict__ grad,        // [T, B, N, F] of the memories
     const float* __restrict__ memory,      // [B, N, F]

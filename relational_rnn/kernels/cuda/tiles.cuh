@@ -12,6 +12,7 @@ constexpr int MT = ROWS / 16, KT = F / 16;                   // tensor core tile
 constexpr int E = F / 32;                                    // features of a lane, where a warp holds a row
 constexpr int V = F / HEADS;                                 // features of a head
 constexpr int Q = 3 * F;
+constexpr int PRODUCTS = 3 + LAYERS + (GATES == 2 ? 2 : 0);  // of [F, F] a step
 constexpr int TILE = ROWS * F * 2;                           // bytes
 constexpr float EPSILON = 1e-5f;
 
@@ -223,6 +224,20 @@ __device__ __forceinline__ float normalize(Row& x) {
 #pragma unroll
   for (int i = 0; i < E; i++) x[i] *= scale;
   return scale;
+}
+
+// The norm's backward pass: delta, of the normed and weighted row, becomes that of the raw one; adds to the sums.
+__device__ __forceinline__ void norm_backward(Row& delta, const Row& normed, const Row& weight, float scale,
+                                              Row& sum_weight, Row& sum_shift) {
+  float mean = 0.f, along = 0.f;
+#pragma unroll
+  for (int e = 0; e < E; e++) {
+    sum_weight[e] += delta[e] * normed[e], sum_shift[e] += delta[e];
+    delta[e] *= weight[e], mean += delta[e], along += delta[e] * normed[e];
+  }
+  mean = warp_sum(mean) / F, along = warp_sum(along) / F;
+#pragma unroll
+  for (int e = 0; e < E; e++) delta[e] = (delta[e] - mean - normed[e] * along) * scale;
 }
 
 // ---------------------------------------------------------------- tiles: [ROWS, F] of bf16 in shared memory
