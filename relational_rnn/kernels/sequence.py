@@ -105,7 +105,7 @@ class How(NamedTuple):
 
 # Weights that stay (README.md): right in the emulator, not yet run on a GPU, so only where asked for.
 RESIDENT = os.environ.get("RELATIONAL_RNN_RESIDENT") == "1"
-MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024
+MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024  # of an H200
 MANY_ROWS = 32 * MULTIPROCESSORS  # above, tiles are large
 
 

@@ -79,14 +79,13 @@ def test_equally_free_slots_are_taken_in_order():
     [
         (dnc.Kind(80, 64, 4), 2, torch.float32, "there are 2 write heads; allowed: 1"),
         (dnc.Kind(80, 64, 4), 1, torch.float64, "torch.float64; allowed: float32"),
-        (dnc.Kind(129, 64, 4), 1, torch.float32, r"\(129, 64, 4\); allowed: up to \(128, 128, 7\)"),
+        (dnc.Kind(129, 64, 4), 1, torch.float32, "(129, 64, 4); allowed: up to (128, 128, 7)"),
         (dnc.Kind(128, 128, 7), 1, torch.float32, "bytes a sample"),
     ],
 )
 def test_where_it_does_not_apply_it_says_why(kind, write_heads, dtype, message):
     assert dnc.why_not(dnc.Kind(80, 64, 4), 1, torch.float32) is None
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(dnc.why_not(kind, write_heads, dtype))
+    assert message in dnc.why_not(kind, write_heads, dtype)
 
 
 @needs_gpu
