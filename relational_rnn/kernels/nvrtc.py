@@ -6,6 +6,7 @@ it is private: where it is missing, what these kernels do is done without them.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import warnings
 from pathlib import Path
@@ -39,6 +40,36 @@ def works(device: torch.device) -> bool:
         warnings.warn(f"no compiler here, so steps are launched one by one: {error}", stacklevel=2)
         return False
     return True
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig of the driver's API."""
+
+    _fields_ = [
+        *((f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("number_of_attributes", ctypes.c_uint),
+    ]
+
+
+@functools.cache
+def clusters_at_once(programs: int, shared_bytes: int, device: torch.device) -> int:
+    """How many clusters of so many programs, each with a multiprocessor to itself, this GPU runs at a time; 0
+    where it does not say. Fewer than it has multiprocessors for, and not the same on every GPU of a kind: a
+    cluster cannot span two of its groups of multiprocessors, some of which have fewer than others."""
+    source = f'extern "C" __global__ void __cluster_dims__({programs}, 1, 1) nothing() {{}}'
+    with torch.cuda.device(device):
+        kernel = torch.cuda._compile_kernel(source, "nothing")
+        kernel.set_shared_memory_config(shared_bytes)
+        found, launch = ctypes.c_int(), _Launch(64 * programs, 1, 1, 256, 1, 1, shared_bytes, None, None, 0)
+        try:
+            query = ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters
+        except (OSError, AttributeError):  # another system, or an old driver
+            return 0
+        failed = query(ctypes.byref(found), kernel.func, ctypes.byref(launch))
+    return 0 if failed else found.value
 
 
 @functools.cache

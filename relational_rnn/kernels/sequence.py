@@ -6,7 +6,6 @@ It takes the place of the loop of recurrence.py where it applies (`why_not`); RE
 from __future__ import annotations
 
 import functools
-import os
 from typing import NamedTuple
 
 import torch
@@ -103,34 +102,29 @@ class How(NamedTuple):
     DEPTH: int  # of the ring through which weights stream; 0: they stay
 
 
-# Weights that stay (README.md): right in the emulator, not yet run on a GPU, so only where asked for.
-RESIDENT = os.environ.get("RELATIONAL_RNN_RESIDENT") == "1"
-MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024  # of an H200
+MULTIPROCESSORS, SHARED_BYTES, CLUSTERS = 132, 227 * 1024, 15  # of an H200; clusters of 8 that fit at once
 MANY_ROWS = 32 * MULTIPROCESSORS  # above, tiles are large
 
 
-def how(rows: int, size: int, layers: int = 2, gates: int = 2) -> How:
-    """Large tiles read the weights less often; small ones, shared by a cluster, keep more of the GPU busy."""
-    if RESIDENT and rows <= MANY_ROWS and (tile := _resident_tile(rows, size, layers, gates)):
+def how(rows: int, size: int, layers: int = 2, gates: int = 2, clusters: int = CLUSTERS) -> How:
+    """Weights that stay where all rows can run at once (`clusters`: as many as fit), or else large tiles,
+    which read the weights less often, unless that leaves multiprocessors without one."""
+    if tile := _resident_tile(rows, size, layers, gates, clusters):
         return How(tile, 8, size // 32, 1, 0)
+    if rows > MANY_ROWS:
+        return How(64, 8, 1, 2, 4)
     if size == 128:
-        return How(64, 8, 1, 2, 4) if rows > MANY_ROWS else How(16, 8, 1, 1, 8)
-    if rows <= 1056:
-        return How(16, 8, 2, 1, 16)
-    return How(32, 8, 1, 1, 16) if rows <= MANY_ROWS else How(64, 8, 1, 2, 4)
+        return How(16, 8, 1, 1, 8)
+    return How(16 if rows <= MANY_ROWS // 2 else 32, 8, 1, 1, 16)
 
 
-def _resident_tile(rows: int, size: int, layers: int, gates: int) -> int | None:
-    """The smallest with which all rows run at once, or else the largest there is room for."""
-    found = None
+def _resident_tile(rows: int, size: int, layers: int, gates: int, clusters: int) -> int | None:
+    """The smallest with which all rows run at once, if there is one: a second round takes as long again."""
     for tile in (16, 32, 48, 64) if size == 256 else (16, 32):
         kind = Shape(size, 1, 1, layers, gates, tile, 8, size // 32, 1, 0, True, True, "float")
-        if kind.shared_bytes("resident_backward") > SHARED_BYTES:
-            break
-        found = tile
-        if rows <= MULTIPROCESSORS // (size // 32) * tile:
-            break
-    return found
+        if rows <= clusters * tile:
+            return tile if kind.shared_bytes("resident_backward") <= SHARED_BYTES else None
+    return None
 
 
 def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -> Shape:
@@ -138,7 +132,8 @@ def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -
     gates = {None: 0, "memory": 1, "unit": 2}[spec.gate_style]
     source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
     layers = len(p.mlp_weights)
-    way = how(batch * slots, size, layers, gates)
+    clusters = nvrtc.clusters_at_once(size // 32, SHARED_BYTES, memory.device) if memory.is_cuda else CLUSTERS
+    way = how(batch * slots, size, layers, gates, clusters)
     return Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
 
 

@@ -18,16 +18,16 @@ from tests.kernels.simt.emulated import compiled
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-SMALL, SHARED, MIDDLE, LARGE = (16, 8, 1, 1, 8), (16, 8, 2, 1, 16), (32, 8, 1, 1, 16), (64, 8, 1, 2, 4)
+NARROW, SMALL, MIDDLE, LARGE = (16, 8, 1, 1, 8), (16, 8, 1, 1, 16), (32, 8, 1, 1, 16), (64, 8, 1, 2, 4)
 # weights that stay
 RESIDENT_16, RESIDENT_32, RESIDENT_48, RESIDENT_64 = ((rows, 8, 8, 1, 0) for rows in (16, 32, 48, 64))
 RESIDENT_NARROW = (32, 8, 4, 1, 0)
 CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" without resets
-    "the paper's": (8, 8, 256, 2, "unit", 3, SHARED),
-    "one wide slot, more inputs than a tile": (1, 4, 256, 1, "unit", 20, SHARED),
+    "the paper's": (8, 8, 256, 2, "unit", 3, SMALL),
+    "one wide slot, more inputs than a tile": (1, 4, 256, 1, "unit", 20, SMALL),
     "two gates a slot": (4, 4, 256, 2, "memory", 5, MIDDLE),
-    "no gates, three layers": (2, 2, 256, 3, None, 9, SHARED),
-    "narrow, one episode": (4, 8, 128, 2, "unit", 7, SMALL),
+    "no gates, three layers": (2, 2, 256, 3, None, 9, SMALL),
+    "narrow, one episode": (4, 8, 128, 2, "unit", 7, NARROW),
     "large tiles, sums in their place, one episode": (8, 8, 256, 2, "unit", 9, LARGE),
     "sixteen slots": (16, 16, 256, 2, "unit", 3, MIDDLE),
     "resident, the paper's": (8, 8, 256, 2, "unit", 3, RESIDENT_16),
@@ -141,7 +141,7 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
     if "one episode" in name:
         x.resets = None
     memories, gradients = exact(x)
-    p, rows = Parameters.of(x.matrices, x.vectors), EmulatedRows(("-DEARLY",) if how == SHARED else ())
+    p, rows = Parameters.of(x.matrices, x.vectors), EmulatedRows(("-DEARLY",) if how == SMALL else ())
     gates_in = x.gates_in
     if x.spec.gate_style == "memory":  # padded to 16 bytes
         gates_in = torch.nn.functional.pad(gates_in, (0, 6))
@@ -174,12 +174,10 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
     size=st.sampled_from(sequence.SIZES),
     layers=st.integers(1, sequence.LAYERS),
     gates=st.integers(0, 2),
-    resident=st.booleans(),
+    clusters=st.integers(0, 33),
 )
-def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, resident):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequence, "RESIDENT", resident)
-        how = sequence.how(rows, size, layers, gates)
+def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, clusters):
+    how = sequence.how(rows, size, layers, gates, clusters)
     shape = sequence.Shape(size, 8, 8, layers, gates, *how, True, True, "float")
     for name in sequence.FILES:
         if ("resident" in name) == (how.DEPTH == 0):
@@ -188,8 +186,10 @@ def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, resident)
     if how.DEPTH == 0:  # 32 columns and at most eight rows a program
         assert size // how.CLUSTER == 32
         assert how.ROWS // how.CLUSTER <= how.WARPS
+        assert rows <= clusters * how.ROWS  # in one round
         return
-    tiles = size // (8 * how.WARPS * how.CLUSTER)  # of 8 columns, that a warp has of a product
+    assert how.CLUSTER == 1
+    tiles = size // (8 * how.WARPS)  # of 8 columns, that a warp has of a product
     assert tiles >= 2
     assert size // 16 * (tiles // 2) % how.DEPTH == 0
     assert how.DEPTH % (tiles // 2) == 0
@@ -203,6 +203,16 @@ def test_programs_share_all_samples(batch, slots):
     assert (programs - 1) * share < batch <= programs * share
     places, fewest = 132 * shape.TOGETHER, -(-batch // (shape.ROWS // slots))
     assert -(-programs // places) == -(-fewest // places)  # no more rounds than with full tiles
+
+
+@pytest.mark.parametrize(
+    ("rows", "gates", "tile"),
+    [(240, 2, 16), (241, 2, 32), (512, 2, 48), (720, 2, 48), (960, 1, 64), (961, 1, None), (721, 2, None)],
+)
+def test_weights_stay_where_fifteen_clusters_take_all_rows(rows, gates, tile):
+    """64 rows have no room beside the weights of gates for every feature."""
+    how = sequence.how(rows, 256, 2, gates, clusters=15)
+    assert (how.ROWS if how.DEPTH == 0 else None) == tile
 
 
 def test_the_papers_batch_is_shared_evenly():
@@ -231,7 +241,9 @@ def test_what_cannot_go_in_one_launch_says_why(change, message):
 
 GPU_CASES = {
     "small": (dict(mem_slots=8, head_size=32, num_heads=8), 9, 33),
-    "clusters": (dict(mem_slots=4, head_size=64, num_heads=4), 7, 200),
+    "48 rows": (dict(mem_slots=4, head_size=64, num_heads=4), 7, 128),
+    "64 rows": (dict(mem_slots=4, head_size=64, num_heads=4, gate_style="memory"), 7, 200),
+    "more than resident": (dict(mem_slots=4, head_size=64, num_heads=4), 7, 300),
     "middle": (dict(mem_slots=4, head_size=64, num_heads=4, gate_style="memory"), 7, 1000),
     "large": (dict(mem_slots=8, head_size=32, num_heads=8), 4, 601),
     "one slot": (dict(mem_slots=1, head_size=64, num_heads=4, attention_mlp_layers=1), 5, 77),
@@ -245,12 +257,14 @@ GPU_CASES = {
 
 @needs_gpu
 @pytest.mark.parametrize("name", GPU_CASES)
-@pytest.mark.parametrize("resident", [False, True])
-def test_the_kernels_on_the_gpu(name, resident, monkeypatch):
-    """Within 5e-3 of float64, or half again of plain torch's error in bf16; the same bits a second time."""
+@pytest.mark.parametrize("clusters", [0, None])
+def test_the_kernels_on_the_gpu(name, clusters, monkeypatch):
+    """Within 5e-3 of float64, or half again of plain torch's error in bf16; the same bits a second time.
+    Weights that stream (no clusters), and that stay where they can."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    monkeypatch.setattr(sequence, "RESIDENT", resident)
+    if clusters is not None:
+        monkeypatch.setattr(nvrtc, "clusters_at_once", lambda *_: clusters)
     config, steps, batch = GPU_CASES[name]
     core = build(config, inputs=24, device="cuda")
     arguments = examples(core, steps, batch, resetting="one episode" not in name)

@@ -24,7 +24,7 @@ struct Columns {  // sums over the rows of a program: gradients of biases and no
         for (int w = 0; w < WARPS; w++) total += ((float*)scratch)[(i * WARPS + w) * F + column];
         atomicAdd(totals + where[i] + position(where[i], column), total);  // nobody else has this address
       }
-    meet();
+    __syncthreads();
   }
   // queries, keys and values are side by side for each head
   static __device__ __forceinline__ int position(int where, int column) {
@@ -32,7 +32,7 @@ struct Columns {  // sums over the rows of a program: gradients of biases and no
   }
 };
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, TOGETHER) sequence_backward(
+extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backward(
     const float* __restrict__ grad,        // [T, B, N, F] of the memories
     const float* __restrict__ memory,      // [B, N, F]
     const float* __restrict__ memories,    // [T, B, N, F]
@@ -56,15 +56,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   char *const a = shared_memory(), *const b = a + TILE, *const c = b + TILE, *const ring = c + TILE;
   char* const spare = ring + DEPTH * UNIT;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
-  const int first = blockIdx.x / CLUSTER * share;  // sample
+  const int first = blockIdx.x * share;  // sample
   const int samples = min(share, batch - first), valid = samples * N;
   const long all = (long)batch * N, base = (long)first * N;
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;
   Weights weights = stream(packed, PRODUCTS, ring);
   Columns columns{totals + (long)blockIdx.x * COLUMNS};
   Sums sums;
-  meet();  // all programs of the cluster are there
 
   for (int t = steps - 1; t >= 0; t--) {
     const float* before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
@@ -73,7 +71,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     {  // gates, candidate and its norm: the gradient of the MLP's output into a
       Row column_sums[3] = {}, weight, shift;
       load(weight, vectors + MLP_WEIGHT + feature), load(shift, vectors + MLP_SHIFT + feature);
-      for (int row = crew; row < ROWS; row += CREW) {
+      for (int row = warp; row < ROWS; row += WARPS) {
         if (row >= valid) {  // what is multiplied by shares of zero must be a number
           store_tile(a, row, lane, {});
           continue;
@@ -151,12 +149,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     for (int layer = LAYERS - 1; layer > 0; layer--) {
       const long offset = ((long)(layer - 1) * steps + t) * all * F;
       if (!SPARE || layer < LAYERS - 1) {
-        for (int row = crew; row < valid; row += CREW) {
+        for (int row = warp; row < valid; row += WARPS) {
           Row x;
           load(x, kept_mlp + offset + (base + row) * F + feature);
           store_tile(to, row, lane, x);
         }
-        meet();
+        __syncthreads();
       }
       clear(sums);
       multiply(sums, weights, from);
@@ -174,11 +172,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int k = 0; k < 2; k++) {
           float total = bias_sums[j][k];
           total += exchange(total, 4), total += exchange(total, 8), total += exchange(total, 16);
-          const int column = (rank() * WARPS + warp) * (NT * 8) + j * 8 + lane * 2 + k;
+          const int column = warp * (NT * 8) + j * 8 + lane * 2 + k;
           if (lane < 4) atomicAdd(columns.totals + MLP_BIAS + (layer - 1) * F + column, total);
         }
-      meet();
-      for (int row = crew; row < valid; row += CREW) {
+      __syncthreads();
+      for (int row = warp; row < valid; row += WARPS) {
         Row x;
         load_tile(x, to, row, lane);
         store(d_mlp + offset + (base + row) * F + feature, x);
@@ -187,17 +185,17 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     }
     clear(sums);
     multiply(sums, weights, from);
-    if (LAYERS == 1) meet();
+    if (LAYERS == 1) __syncthreads();
     each_pair(sums, [&](int row, int column, int, float& x, float& y) {
       const unsigned around = *(const unsigned*)at(a, row, column);
       put(a, row, column, x + low(around), y + high(around));
     });
-    meet();
+    __syncthreads();
 
     {  // the attention's residual and norm: the gradient of what was read into a
       Row column_sums[2] = {}, weight;
       load(weight, vectors + READ_WEIGHT + feature);
-      for (int row = crew; row < valid; row += CREW) {
+      for (int row = warp; row < valid; row += WARPS) {
         const long i = (base + row) * F + feature;
         Row d, x;
         load(x, kept_normed + t * all * F + i), load_tile(d, a, row, lane);
@@ -220,7 +218,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     {
       Row key_weight, value_weight;
       load(key_weight, vectors + QKV_WEIGHT + V + in_head), load(value_weight, vectors + QKV_WEIGHT + 2 * V + in_head);
-      for (int row = crew; row < ROWS; row += CREW) {
+      for (int row = warp; row < ROWS; row += WARPS) {
         Row k = {}, v = {};
         if (row < valid) load(k, qkv + (long)row * Q + V + in_head), load(v, qkv + (long)row * Q + 2 * V + in_head);
 #pragma unroll
@@ -228,8 +226,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         store_tile(b, row, lane, k), store_tile(c, row, lane, v);
       }
     }
-    meet();
-    for (int unit = crew; unit < MT * HEADS; unit += CREW) {
+    __syncthreads();
+    for (int unit = warp; unit < MT * HEADS; unit += WARPS) {
       const Head at{unit / HEADS * 16, unit % HEADS, valid, input, vectors};
       if (at.row >= valid) continue;
       Fragment queries[SUMS], input_keys[SUMS], input_values[SUMS];
@@ -244,13 +242,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
           },
           [] {});
     }
-    meet();
+    __syncthreads();
 
     // then what keys and values get back; queries, weighted, in b
     {
       Row query_weight, query_shift;
       load(query_weight, vectors + QKV_WEIGHT + in_head), load(query_shift, vectors + QKV_SHIFT + in_head);
-      for (int row = crew; row < ROWS; row += CREW) {
+      for (int row = warp; row < ROWS; row += WARPS) {
         Row q = {};
         if (row < valid) load(q, qkv + (long)row * Q + in_head);
 #pragma unroll
@@ -258,8 +256,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         store_tile(b, row, lane, q);
       }
     }
-    meet();
-    for (int unit = crew; unit < 2 * MT * HEADS; unit += CREW) {
+    __syncthreads();
+    for (int unit = warp; unit < 2 * MT * HEADS; unit += WARPS) {
       const Head at{unit / 2 / HEADS * 16, unit / 2 % HEADS, valid, input, vectors};
       if (at.row >= valid) continue;
       Fragment keys[SUMS], values[SUMS];
@@ -287,11 +285,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
                              [] {});
       }
     }
-    meet();
+    __syncthreads();
 
     {  // the norm of queries, keys and values
       Row column_sums[6] = {};  // weights and shifts of q, k, v
-      for (int row = crew; row < valid; row += CREW) {
+      for (int row = warp; row < valid; row += WARPS) {
         const long r = t * all + base + row;
         bf16* const out = d_qkv + r * Q + in_head;
         Row d[3], x[3];
@@ -323,16 +321,16 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     // products back to the memory: first through the gates, where tanh of the memory is, in a, then through q, k, v
     clear(sums);
     if (GATES == 2) {
-      for (int row = crew; row < valid; row += CREW) {
+      for (int row = warp; row < valid; row += WARPS) {
         const long r = t * all + base + row;
         Row x, y, z;
         load(x, kept_hidden + r * F + feature);
         load_fresh(y, d_gates + r * 2 * F + feature), load_fresh(z, d_gates + r * 2 * F + F + feature);
         store_tile(a, row, lane, x), store_tile(b, row, lane, y), store_tile(c, row, lane, z);
       }
-      meet();
-      for (int i = threadIdx.x; i < 2 * F / CLUSTER; i += THREADS) {  // the input's share is the same for all slots
-        const int gate = rank() * (2 * F / CLUSTER) + i;
+      __syncthreads();
+      for (int i = threadIdx.x; i < 2 * F; i += THREADS) {  // the input's share is the same for all slots
+        const int gate = i;
         for (int sample = 0; sample < samples; sample++) {
           float total = 0.f;
 #pragma unroll
@@ -346,17 +344,17 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         const unsigned hidden = *(const unsigned*)at(a, row, column);
         x *= 1.f - low(hidden) * low(hidden), y *= 1.f - high(hidden) * high(hidden);
       });
-      meet();
+      __syncthreads();
     }
-    for (int row = crew; row < valid; row += CREW) {
+    for (int row = warp; row < valid; row += WARPS) {
       const bf16* d = d_qkv + (t * all + base + row) * Q + in_head;
       Row x, y, z;
       load_fresh(x, d), load_fresh(y, d + V), load_fresh(z, d + 2 * V);
       store_tile(a, row, lane, x), store_tile(b, row, lane, y), store_tile(c, row, lane, z);
     }
-    meet();
-    for (int i = threadIdx.x; i < F / CLUSTER; i += THREADS) {  // the bias of all three
-      const int column = rank() * (F / CLUSTER) + i;
+    __syncthreads();
+    for (int i = threadIdx.x; i < F; i += THREADS) {  // the bias of all three
+      const int column = i;
       float total[3] = {0.f, 0.f, 0.f};
       for (int row = 0; row < valid; row++)
         total[0] += low(*at(a, row, column)), total[1] += low(*at(b, row, column)), total[2] += low(*at(c, row, column));
@@ -372,7 +370,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       sum.x += x, sum.y += y;
       *p = sum;
     });
-    meet();
+    __syncthreads();
   }
   wait_async<0>();
 }

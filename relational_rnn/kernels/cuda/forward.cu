@@ -3,7 +3,7 @@
 
 // Products in the order k, v, q, MLP, gates.
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, TOGETHER) sequence_forward(
+extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward(
     const float* memory,                   // [B, N, F]
     const bf16* __restrict__ inputs,       // [T, B, Q], normalised
     const bf16* __restrict__ gates_in,     // [T, B, gate_width]
@@ -19,8 +19,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     int gate_width, int gate_stride, double logit_scale) {
   char *const a = shared_memory(), *const b = a + TILE, *const c = b + TILE, *const ring = c + TILE;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int crew = warp * CLUSTER + rank();          // of those that share a tile, this warp's number
-  const int first = blockIdx.x / CLUSTER * share;  // sample
+  const int first = blockIdx.x * share;  // sample
   const int valid = min(share, batch - first) * N;
   const long all = (long)batch * N, base = (long)first * N;  // rows of a step; of those, this program's first
   const int feature = lane * E, head = feature / V, in_head = head * 3 * V + feature % V;  // this lane's first
@@ -33,20 +32,19 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       for (int e = 0; e < E; e++) x[e] = feature + e == row % N ? 1.f : 0.f;
     if (RESETS) store(starts + (t * all + base + row) * F + feature, x);
   };
-  meet();  // all programs of the cluster are there
 
   // The memory a step begins with, as it is multiplied, is in a: first the initial one, then what the step before left.
-  for (int row = crew; row < ROWS; row += CREW) {
+  for (int row = warp; row < ROWS; row += WARPS) {
     Row x = {};
     if (row < valid) load(x, memory + (base + row) * F + feature), begin(x, 0, row);
     store_tile(a, row, lane, x);
   }
-  meet();
+  __syncthreads();
 
   for (int t = 0; t < steps; t++) {
     const float* before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
     if (KEEP)
-      for (int row = crew; row < valid; row += CREW) {
+      for (int row = warp; row < valid; row += WARPS) {
         Row x;
         load_tile(x, a, row, lane), store(kept_rows + (t * all + base + row) * F + feature, x);
       }
@@ -56,7 +54,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     for (int part = 0; part < 3; part++) {
       clear(sums);
       multiply(sums, weights, a);
-      if (part == 2) meet();
+      if (part == 2) __syncthreads();
       char* const to = part == 2 ? a : part == 1 ? c : b;
       const float* const bias = vectors + QKV_BIAS + (part + 1) % 3 * V;
       each_pair(sums, [&](int row, int column, int, float& x, float& y) {
@@ -64,13 +62,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         put_halves(to, row, column, x + bias[i], y + bias[i + 1]);
       });
     }
-    meet();
+    __syncthreads();
 
     {  // their norm; the weights are centred, so there is no mean to take off. In the tiles they are weighted
       Row query_weight, query_shift, key_weight, value_weight;
       load(query_weight, vectors + QKV_WEIGHT + in_head), load(query_shift, vectors + QKV_SHIFT + in_head);
       load(key_weight, vectors + QKV_WEIGHT + V + in_head), load(value_weight, vectors + QKV_WEIGHT + 2 * V + in_head);
-      for (int row = crew; row < ROWS; row += CREW) {
+      for (int row = warp; row < ROWS; row += WARPS) {
         Row q = {}, k = {}, v = {};
         if (row >= valid) {  // what is multiplied by shares of zero must be a number
           store_tile(a, row, lane, q), store_tile(b, row, lane, k), store_tile(c, row, lane, v);
@@ -98,10 +96,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         store_tile(a, row, lane, q), store_tile(b, row, lane, k), store_tile(c, row, lane, v);
       }
     }
-    meet();
+    __syncthreads();
 
     // attention: what was read in place of the queries
-    for (int unit = crew; unit < MT * HEADS; unit += CREW) {
+    for (int unit = warp; unit < MT * HEADS; unit += WARPS) {
       const Head at{unit / HEADS * 16, unit % HEADS, valid, inputs + ((long)t * batch + first) * Q, vectors};
       if (at.row >= valid) continue;
       Fragment input_keys[SUMS], input_values[SUMS];
@@ -109,11 +107,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       attend(a, b, c, at, input_keys, input_values, KEEP ? kept_total + (t * all + base) * HEADS : nullptr,
              [&](int row, int column, float x, float y) { put_halves(a, row, column, x, y); });
     }
-    meet();
+    __syncthreads();
     {  // residual and norm
       Row weight, shift;
       load(weight, vectors + READ_WEIGHT + feature), load(shift, vectors + READ_SHIFT + feature);
-      for (int row = crew; row < valid; row += CREW) {
+      for (int row = warp; row < valid; row += WARPS) {
         const long i = (base + row) * F + feature;
         Row x, read;
         load_fresh(x, before + i), load_halves(read, a, row, lane);
@@ -130,7 +128,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         if (KEEP) store(kept_attended + t * all * F + i, x);
       }
     }
-    meet();
+    __syncthreads();
 
     // the MLP: a into b into c into b ..., and at last without bias
     char *from = a, *to = b;
@@ -143,9 +141,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         if (layer < LAYERS - 1) put(to, row, column, fmaxf(x + bias[column], 0.f), fmaxf(y + bias[column + 1], 0.f));
         else put_halves(to, row, column, x, y);
       });
-      meet();
+      __syncthreads();
       if (KEEP && layer < LAYERS - 1)
-        for (int row = crew; row < valid; row += CREW) {
+        for (int row = warp; row < valid; row += WARPS) {
           Row x;
           load_tile(x, to, row, lane);
           store(kept_mlp + (((long)layer * steps + t) * all + base + row) * F + feature, x);
@@ -159,7 +157,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     Row bias, weight, shift;
     load(bias, vectors + MLP_BIAS + (LAYERS - 1) * F + feature);
     load(weight, vectors + MLP_WEIGHT + feature), load(shift, vectors + MLP_SHIFT + feature);
-    for (int row = crew; row < valid; row += CREW) {
+    for (int row = warp; row < valid; row += WARPS) {
       const long i = (base + row) * F + feature;
       Row x, y, m;
       load_halves(x, candidate, row, lane);
@@ -203,14 +201,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       store(after + i, x);
       if (t + 1 < steps) begin(x, t + 1, row), store_tile(a, row, lane, x);
     }
-    meet();
+    __syncthreads();
 
     if (GATES == 2) {  // a product has both gates of half the features, in neighbouring tiles
 #pragma unroll 1
       for (int part = 0; part < 2; part++) {
         clear(sums);
         multiply(sums, weights, hidden);
-        const int own = part * (F / 2) + (rank() * WARPS + warp) * UNITS * 8 + lane % 4 * 2;
+        const int own = part * (F / 2) + warp * UNITS * 8 + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < MT; i++)
 #pragma unroll
@@ -243,7 +241,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
             }
           }
       }
-      meet();
+      __syncthreads();
     }
   }
   wait_async<0>();

@@ -9,7 +9,7 @@
 constexpr int OWN = ROWS / CLUSTER;
 constexpr int SPLIT = MT <= 2 ? 2 : 1;  // warps that share a sum
 constexpr int ATTENTIONS = MT * HEADS;
-static_assert(F / CLUSTER == 32 && OWN <= WARPS && MT * 2 * SPLIT <= WARPS && ATTENTIONS <= CREW && ROWS % CLUSTER == 0, "");
+static_assert(F / CLUSTER == 32 && OWN <= WARPS && MT * 2 * SPLIT <= WARPS && ATTENTIONS <= WARPS * CLUSTER && ROWS % CLUSTER == 0, "");
 
 // shared memory: counters, weights, four tiles, rows on their way to who normalises them, inner products of attention's
 // backward pass, sums on their way to a neighbour; Shape.shared_bytes says the same
@@ -18,6 +18,16 @@ constexpr int WEIGHTS = 128, TILES = WEIGHTS + PRODUCTS * F * 64, RAW = TILES + 
 constexpr int INNER = RAW + OWN * RAW_ROW, SCRATCH = INNER + WARPS * 64;
 
 #ifndef SIMT
+__device__ __forceinline__ int rank() {  // of a program in its cluster
+  int number;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));
+  return number;
+}
+// Wait for all programs of the cluster; what they wrote, here or to global memory, can be read.
+__device__ __forceinline__ void meet() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 __device__ __forceinline__ unsigned counter(int number) { return shared_address(shared_memory()) + 8 * number; }
 __device__ __forceinline__ unsigned of_program(unsigned address, int program) {
   unsigned there;

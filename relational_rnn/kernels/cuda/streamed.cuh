@@ -1,6 +1,6 @@
 // Products whose weights stream past: every program wants all of them, a step of a sum after the other.
 
-constexpr int NT = F / (8 * CREW);                           // tensor core tiles of a warp's columns
+constexpr int NT = F / (8 * WARPS);                           // tensor core tiles of a warp's columns
 constexpr int UNITS = NT / 2;                                // 16 bytes a thread of weights in a step of a sum
 constexpr int UNIT = THREADS * 16;                           // bytes
 
@@ -22,7 +22,7 @@ __device__ __forceinline__ void ask(Weights& w, int place, int unit) {
 }
 // `products` of [F, F] follow each other in `packed`, and then the first again
 __device__ __forceinline__ Weights stream(const void* packed, int products, char* ring) {
-  const char* first = (const char*)packed + ((rank() * WARPS + threadIdx.x / 32) * UNITS * 32 + threadIdx.x % 32) * 16;
+  const char* first = (const char*)packed + (threadIdx.x / 32 * UNITS * 32 + threadIdx.x % 32) * 16;
   Weights w{first, first, first + (long)products * KT * STEP, ring + threadIdx.x * 16};
   for (int i = 0; i < DEPTH - 1; i++) ask(w, i, i % UNITS);
   return w;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply(Sums& sums, Weights& w, char* tile) {
 // Visit the pairs of neighbouring columns a thread has, tile by tile: act(row, column, tile, first, second).
 template <class Act>
 __device__ __forceinline__ void each_pair(Sums& sums, Act act) {
-  const int lane = threadIdx.x % 32, column = (rank() * WARPS + threadIdx.x / 32) * (NT * 8) + lane % 4 * 2;
+  const int lane = threadIdx.x % 32, column = threadIdx.x / 32 * (NT * 8) + lane % 4 * 2;
 #pragma unroll
   for (int i = 0; i < MT; i++)
 #pragma unroll

@@ -1,13 +1,11 @@
 // What the sequence kernels are made of: tiles of bf16 rows in shared memory, weights that stream past them through
 // the tensor cores, and rows held by a warp. README.md says why; sequence.py gives the sizes:
 //   F features of a slot, N slots, HEADS, ROWS of a tile (whole samples, up to ROWS / N of them), LAYERS of the MLP,
-//   WARPS of a program, CLUSTER of programs that share a tile, DEPTH of the weights' ring,
+//   WARPS of a program, CLUSTER of programs that share a tile where weights stay (else 1), DEPTH of the weights' ring,
 //   GATES 0 none, 1 two a slot ("memory"), 2 two a feature ("unit").
-// Programs of a cluster have a copy of every tile each. They share the columns of products, the rows, and the heads, and
-// write what they make into all copies.
 // The same source runs on a CPU in tests/kernels/simt, which stands in for the few instructions below.
 
-constexpr int THREADS = 32 * WARPS, CREW = WARPS * CLUSTER;  // warps that share a tile
+constexpr int THREADS = 32 * WARPS;
 constexpr int MT = ROWS / 16, KT = F / 16;                   // tensor core tiles: of rows, of a sum
 constexpr int E = F / 32;                                    // features of a lane, where a warp holds a row
 constexpr int V = F / HEADS;                                 // features of a head
@@ -27,62 +25,12 @@ __device__ __forceinline__ char* shared_memory() {
   extern __shared__ __align__(16) char shared[];
   return shared;
 }
-__device__ __forceinline__ int rank() {  // of a program in its cluster
-  if constexpr (CLUSTER == 1) return 0;
-  int number;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(number));
-  return number;
-}
-// Wait for all programs of the cluster; what they wrote, here or to global memory, can be read.
-__device__ __forceinline__ void meet() {
-  if constexpr (CLUSTER == 1) {
-    __syncthreads();
-  } else {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  }
-}
 struct alignas(8) Pair { unsigned x, y; };
 struct alignas(16) Quad { unsigned x, y, z, w; };
 
 __device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-// Write to the same place of every program's shared memory.
-__device__ __forceinline__ unsigned place(const void* p, int program) {
-  unsigned there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(program));
-  return there;
-}
-__device__ __forceinline__ void write(void* p, unsigned x) {
-  if constexpr (CLUSTER == 1) {
-    *(unsigned*)p = x;
-  } else {
-#pragma unroll
-    for (int i = 0; i < CLUSTER; i++)
-      asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(place(p, i)), "r"(x) : "memory");
-  }
-}
-__device__ __forceinline__ void write(void* p, Pair x) {
-  if constexpr (CLUSTER == 1) {
-    *(Pair*)p = x;
-  } else {
-#pragma unroll
-    for (int i = 0; i < CLUSTER; i++)
-      asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(place(p, i)), "r"(x.x), "r"(x.y) : "memory");
-  }
-}
-__device__ __forceinline__ void write(void* p, Quad x) {
-  if constexpr (CLUSTER == 1) {
-    *(Quad*)p = x;
-  } else {
-#pragma unroll
-    for (int i = 0; i < CLUSTER; i++)
-      asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(place(p, i)), "r"(x.x), "r"(x.y), "r"(x.z),
-                   "r"(x.w)
-                   : "memory");
-  }
-}
-// Read what another program may have written: from the cache that all share.
+// Read what other threads have written: from the cache that all share.
 __device__ __forceinline__ Quad fresh(const Quad* p) {
   const uint4 x = __ldcg((const uint4*)p);
   return Quad{x.x, x.y, x.z, x.w};
@@ -255,10 +203,10 @@ __device__ __forceinline__ void load_tile(Row& x, char* tile, int row, int lane)
   }
 }
 __device__ __forceinline__ void store_tile(char* tile, int row, int lane, const Row& x) {
-  if constexpr (E == 4) write(at(tile, row, lane * E), Pair{round2(x[0], x[1]), round2(x[2], x[3])});
+  if constexpr (E == 4) *(Pair*)at(tile, row, lane * E) = Pair{round2(x[0], x[1]), round2(x[2], x[3])};
   else
 #pragma unroll
-    for (int i = 0; i < E; i += 8) write(at(tile, row, lane * E + i), pack(x + i));
+    for (int i = 0; i < E; i += 8) *(Quad*)at(tile, row, lane * E + i) = pack(x + i);
 }
 
 // the same as float16
@@ -281,12 +229,12 @@ __device__ __forceinline__ void load_halves(Row& x, char* tile, int row, int lan
 }
 __device__ __forceinline__ void store_halves(char* tile, int row, int lane, const Row& x) {
   if constexpr (E == 4) {
-    write(at(tile, row, lane * E), Pair{halves(x[0], x[1]), halves(x[2], x[3])});
+    *(Pair*)at(tile, row, lane * E) = Pair{halves(x[0], x[1]), halves(x[2], x[3])};
   } else {
 #pragma unroll
     for (int i = 0; i < E; i += 8)
-      write(at(tile, row, lane * E + i), Quad{halves(x[i], x[i + 1]), halves(x[i + 2], x[i + 3]),
-                                              halves(x[i + 4], x[i + 5]), halves(x[i + 6], x[i + 7])});
+      *(Quad*)at(tile, row, lane * E + i) = Quad{halves(x[i], x[i + 1]), halves(x[i + 2], x[i + 3]),
+                                                 halves(x[i + 4], x[i + 5]), halves(x[i + 6], x[i + 7])};
   }
 }
 
@@ -306,8 +254,8 @@ __device__ __forceinline__ void right_turned(Fragment& b, char* tile, int row, i
   load_turned(b, at(tile, row + lane % 16, column + lane / 16 * 8));
 }
 __device__ __forceinline__ void put(char* tile, int row, int column, float first, float second) {
-  write(at(tile, row, column), round2(first, second));
+  *(unsigned*)at(tile, row, column) = round2(first, second);
 }
 __device__ __forceinline__ void put_halves(char* tile, int row, int column, float first, float second) {
-  write(at(tile, row, column), halves(first, second));
+  *(unsigned*)at(tile, row, column) = halves(first, second);
 }

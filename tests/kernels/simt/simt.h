@@ -86,10 +86,6 @@ inline char* shared_memory() { return simt::memory[rank()]; }
 inline void __syncthreads() { simt::wait(simt::blocks[rank()], simt::threads); }
 inline void meet() { simt::wait(simt::all, (int)simt::fibers.size()); }
 template <class T>
-void write(void* p, T x) {
-  for (auto& block : simt::memory) *(T*)(block + ((char*)p - shared_memory())) = x;
-}
-template <class T>
 T fresh(const T* p) { return *p; }
 
 // What is sent to another program's shared memory arrives some time later, in any order, and is counted there.
