@@ -126,16 +126,19 @@ class EntNet(RecurrentCore):
             return x.new_empty(x.shape[0], x.shape[1], *self.output_shape), state
         if self.style == "henaff":
             return self._henaff_scan(x, state, resets)
-        if resets is not None:
-            resets = resets.repeat_interleave(self.num_cells, dim=1)
         state = tuple(part.flatten(0, 1) for part in state)  # [B * J, F]
+        if resets is None:
+            x, weight = self._with_numbers(x)
+            return self._cells_apart(*self.lstm._run(x, state, weight))
+        resets = resets.repeat_interleave(self.num_cells, dim=1)
         return self._cells_apart(*self.lstm.scan(self._with_keys(x), state, resets))
 
     def scan_late(self, x: Tensor, begins: Tensor):
         if self.style == "henaff" or x.shape[0] == 0 or x.shape[1] == 0:
             return super().scan_late(x, begins)
         begins = begins.repeat_interleave(self.num_cells)
-        return self._cells_apart(*self.lstm.scan_late(self._with_keys(x), begins))
+        x, weight = self._with_numbers(x)
+        return self._cells_apart(*self.lstm.scan_late(x, begins, weight))
 
     def _cells_apart(self, output: Tensor, state):
         output = self._summary(output.unflatten(1, (-1, self.num_cells)))
@@ -146,6 +149,17 @@ class EntNet(RecurrentCore):
         shape = (*x.shape[:2], self.num_cells)
         both = [x.unsqueeze(2).expand(*shape, -1), self.keys.to(x.dtype).expand(*shape, -1)]
         return torch.cat(both, dim=-1).flatten(1, 2)
+
+    def _with_numbers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same function of less: a key's product with its weight is the same at every step, so it can be
+        the weight of the cell's number. -> [x, which of the J cells] [T, B * J, I + J], and its weight."""
+        shape = (*x.shape[:2], self.num_cells)
+        numbers = torch.eye(self.num_cells, dtype=x.dtype, device=x.device)
+        both = torch.cat([x.unsqueeze(2).expand(*shape, -1), numbers.expand(*shape, -1)], dim=-1)
+        with torch.autocast(x.device.type, enabled=False):
+            of_input, of_key = self.lstm.lstm.weight_ih_l0.split([self.input_size, self.cell_size], dim=1)
+            weight = torch.cat([of_input, of_key @ self.keys.T], dim=1)
+        return both.flatten(1, 2), weight
 
     def _henaff_scan(self, x: Tensor, hidden: Tensor, resets: Tensor | None):
         hidden = hidden.to(self.keys.dtype)

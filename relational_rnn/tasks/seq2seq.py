@@ -81,15 +81,19 @@ class Seq2Seq(nn.Module):
         Targets [T, B] are for training alone; `feedback` and `generator` only for the scheduled regime.
         """
         require(isinstance(steps, int) and steps >= 1, "steps", steps, "1 or more")
-        state = self.encode(inputs, lengths)
+        x, begins = self._aligned(inputs, lengths)
         batch_size = inputs.shape[1]
         if targets is not None and tuple(targets.shape) != (steps, batch_size):
             raise ValueError(f"targets have shape {list(targets.shape)}; allowed: {[steps, batch_size]}")
         if targets is not None and not targets.is_cuda:
             check_ids(targets, self.vocabulary)
         if self.regime == "non-auto-regressive":
-            nothing = self._features.new_zeros(steps, batch_size, self.vocabulary)
-            return self.logits(self.decoder(nothing, state)[0])
+            nothing = x.new_zeros(steps, batch_size, self.vocabulary)
+            if self.own_decoder is None:  # one core, one sequence
+                outputs, _ = self.encoder.scan_late(torch.cat([x, nothing]), begins)
+                return self.logits(outputs[len(x) :])
+            return self.logits(self.decoder(nothing, self._encoded(x, begins))[0])
+        state = self._encoded(x, begins)
         first = torch.full_like(inputs[0], self.start)  # [B]
         if targets is not None and self.regime == "teacher":
             late = torch.cat([first[None], targets[:-1]])
@@ -102,6 +106,13 @@ class Seq2Seq(nn.Module):
         Samples are moved to end together. This needs no lengths on the host, and cores that have one call for
         a whole sequence stay in it.
         """
+        return self._encoded(*self._aligned(inputs, lengths))
+
+    def _encoded(self, x: Tensor, begins: Tensor) -> State:
+        return self.encoder.scan_late(x, begins)[1]
+
+    def _aligned(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """-> one-hot inputs that end together [S, B, V], and where each begins [B]."""
         if inputs.dim() != 2 or lengths.shape != inputs.shape[1:]:
             shapes = f"{list(inputs.shape)} and {list(lengths.shape)}"
             raise ValueError(f"inputs and lengths have shapes {shapes}; allowed: [S, B] and [B]")
@@ -113,9 +124,7 @@ class Seq2Seq(nn.Module):
             require(not short.numel(), "lengths", short.tolist()[:5], f"1 to {len(inputs)}")
         begins = len(inputs) - lengths  # [B]
         at = torch.arange(len(inputs), device=inputs.device)[:, None] - begins  # [S, B]
-        aligned = inputs.gather(0, at.clamp(min=0))
-        _, state = self.encoder.scan_late(self.one_hot(aligned), begins)
-        return state
+        return self.one_hot(inputs.gather(0, at.clamp(min=0))), begins
 
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., *output_shape of the core] -> [..., V]."""

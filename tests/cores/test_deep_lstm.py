@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relational_rnn.cores import lstm
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.sonnet_variables import deep_lstm_variables
 from tests.cores.baseline_oracle import check, check_contract, check_packed, load
@@ -31,6 +32,23 @@ def test_one_layer_is_an_lstm():
     core = DeepLSTM(3, 4, num_layers=1)
     x = torch.randn(5, 2, 3)
     torch.testing.assert_close(core(x)[0], core.layers[0](x)[0])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_features_added_for_a_gpu_change_nothing(late, monkeypatch):
+    torch.manual_seed(0)
+    core, x = DeepLSTM(3, 4, dtype=torch.float64), torch.randn(5, 2, 3, dtype=torch.float64)
+
+    def outputs_and_gradients():
+        output, state = core.scan_late(x, torch.tensor([0, 2])) if late else core(x)
+        loss = (output[2:] * torch.arange(1.0, 9)).sum() + state[1][1].sum()
+        return [output[2:], *torch.autograd.grad(loss, [p for p in core.parameters() if p.requires_grad])]
+
+    plain, widths = outputs_and_gradients(), []
+    monkeypatch.setattr(lstm, "_missing", lambda x, width: widths.append(-width % 8) or -width % 8)
+    for ours, theirs in zip(outputs_and_gradients(), plain, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert max(widths) > 0
 
 
 @settings(max_examples=10, deadline=None)

@@ -41,6 +41,15 @@ def test_encoder_state_is_that_of_each_samples_own_length(core):
         assert all(torch.allclose(ours[b], theirs, atol=1e-6) for ours, theirs in pairs)
 
 
+@pytest.mark.parametrize("core", CORES)
+def test_reading_and_writing_in_one_go_is_one_after_the_other(core):
+    model, task, batch = setting(core)
+    state = model.encode(batch.inputs, batch.input_lengths)
+    outputs, _ = model.decoder(torch.zeros(task.output_steps, 4, 45), state)
+    logits = model(batch.inputs, batch.input_lengths, task.output_steps)
+    torch.testing.assert_close(logits, model.logits(outputs))
+
+
 def flat(state):
     return [tensor for part in state for tensor in flat(part)] if isinstance(state, tuple) else [state]
 
