@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import warnings
 from pathlib import Path
 from typing import Protocol
 
 import torch
+
+from relational_rnn.cores.base import require
 
 SOURCES = Path(__file__).parent / "cuda"
 
@@ -69,7 +72,14 @@ def clusters_at_once(programs: int, shared_bytes: int, device: torch.device) -> 
         except (OSError, AttributeError):  # another system, or an old driver
             return 0
         failed = query(ctypes.byref(found), kernel.func, ctypes.byref(launch))
-    return 0 if failed else found.value
+    return 0 if failed else min(found.value, _allowed_clusters())
+
+
+def _allowed_clusters() -> int:
+    """RELATIONAL_RNN_CLUSTERS: for several processes that share a GPU at the same time, each one's part."""
+    given = os.environ.get("RELATIONAL_RNN_CLUSTERS", "999")
+    require(given.isdecimal(), "RELATIONAL_RNN_CLUSTERS", given, "a whole number, 0 or more")
+    return int(given)
 
 
 @functools.cache

@@ -215,6 +215,15 @@ def test_weights_stay_where_fifteen_clusters_take_all_rows(rows, gates, tile):
     assert (how.ROWS if how.DEPTH == 0 else None) == tile
 
 
+def test_a_process_can_be_given_its_part_of_a_gpu(monkeypatch):
+    assert nvrtc._allowed_clusters() >= 16
+    monkeypatch.setenv("RELATIONAL_RNN_CLUSTERS", "5")
+    assert nvrtc._allowed_clusters() == 5
+    monkeypatch.setenv("RELATIONAL_RNN_CLUSTERS", "few")
+    with pytest.raises(ValueError, match="RELATIONAL_RNN_CLUSTERS='few' is not allowed; allowed: a whole number"):
+        nvrtc._allowed_clusters()
+
+
 def test_the_papers_batch_is_shared_evenly():
     """200 full tiles would leave 64 multiprocessors with one, 68 with two."""
     shape = sequence.Shape(256, 8, 8, 2, 2, *sequence.how(12_800, 256), True, False, "float")
