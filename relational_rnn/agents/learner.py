@@ -50,8 +50,8 @@ class Learning:
     """Updates made of each unroll, each of its share of the games; V-trace corrects for the later ones."""
     time_outs: Literal["end", "bootstrap"] = field(default="end", metadata=ADDED)
     """An episode whose time is up ends like any other, as in IMPALA, or is worth what its last step was."""
-    compile: bool = field(default=False, metadata=ADDED)
-    """Fuse the games' kernels with torch.compile, some seconds at the start (local actors only)."""
+    compile: bool = field(default=True, metadata=ADDED)
+    """Where games run on a GPU: fuse their kernels with torch.compile, some seconds at the start."""
 
     def __post_init__(self):
         for name in ("unroll", "updates_per_unroll"):
@@ -182,7 +182,7 @@ class AgentProblem(Agent):
         **options,
     ):
         super().__init__(network, learning, eval_env=eval_env or env, **options)
-        self.env = base.compiled(env) if learning.compile else env
+        self.env = base.compiled(env) if learning.compile and env.device.type == "cuda" else env
         self.games, self.seed, self.stagger = games, seed, stagger
         self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
         self.shares = shares = learning.updates_per_unroll

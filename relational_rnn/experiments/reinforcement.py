@@ -84,9 +84,7 @@ class AgentConfig:
     remote: Remote = field(default_factory=Remote, metadata=ADDED)
 
     def __post_init__(self):
-        remote = actor_count(self.actors) > 0
-        allowed = "false with actors on Ray: only games on the learner's own device are compiled"
-        require(not (remote and self.learning.compile), "learning.compile", True, allowed)
+        actor_count(self.actors)  # checks it
 
 
 def build_core(core: Core, model: Model, shapes: dict[int, tuple[int, ...]]) -> RecurrentCore:

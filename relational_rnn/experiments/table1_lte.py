@@ -95,8 +95,8 @@ class Computer:
     """Features for the head. Not in the paper; the head's own width."""
     compile: bool = True
     """On a GPU: fuse the memory's kernels, for half the time of an update; needs Triton."""
-    fused: bool = field(default=False, metadata=ADDED)
-    """On a GPU: a step of the memory as one kernel (kernels/dnc.py), instead. Not yet timed."""
+    fused: bool = field(default=True, metadata=ADDED)
+    """On a GPU: a step of the memory as one kernel (kernels/dnc.py) instead, where it applies."""
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,6 @@ def test_actor_counts():
         (["--actors", "ray:3"], "batch_size=8 is not allowed; allowed: a multiple of the 3 actors"),
         (["--actors", "ray:many"], "actors='ray:many' is not allowed"),
         (["--actors", "ray:2", "--learning.updates-per-unroll", "4"], "a multiple of updates_per_unroll = 4"),
-        (["--actors", "ray:2", "--learning.compile"], "learning.compile=True is not allowed; allowed: false"),
         (["--actors", "ray:2", "--task.curriculum", "0.9"], "actors='ray:2' is not allowed; allowed: local"),
         (["--actors", "ray:2", "--remote.ahead", "0"], "ahead=0 is not allowed; allowed: 1 or more"),
     ],

@@ -220,7 +220,7 @@ def test_a_process_can_be_given_its_part_of_a_gpu(monkeypatch):
     monkeypatch.setenv("RELATIONAL_RNN_CLUSTERS", "5")
     assert nvrtc._allowed_clusters() == 5
     monkeypatch.setenv("RELATIONAL_RNN_CLUSTERS", "few")
-    with pytest.raises(ValueError, match="RELATIONAL_RNN_CLUSTERS='few' is not allowed; allowed: a whole number"):
+    with pytest.raises(ValueError, match="CLUSTERS='few' is not allowed; allowed: a whole number"):
         nvrtc._allowed_clusters()
 
 
