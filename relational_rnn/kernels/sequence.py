@@ -51,7 +51,7 @@ class Shape(NamedTuple):
         if self.DEPTH == 0:  # cuda/resident.cuh
             products = 3 + self.LAYERS + (2 if self.GATES == 2 else 0)
             rows = self.ROWS // self.CLUSTER * ((5 if self.GATES == 2 else 3) * self.F * 2 + 64)
-            sums = 2 * self.WARPS * 512 if self.ROWS <= 32 else 0
+            sums = (7 if self.GATES == 2 else 5) * self.WARPS * 512 if self.ROWS <= 32 else 0
             return 128 + products * self.F * 64 + 4 * self.ROWS * self.F * 2 + rows + self.WARPS * 64 + sums
         sums = (
             6 * self.WARPS * self.F * 4
@@ -106,6 +106,7 @@ MULTIPROCESSORS, SHARED_BYTES, CLUSTERS = 132, 227 * 1024, 15  # of an H200; clu
 MANY_ROWS = 32 * MULTIPROCESSORS  # above, tiles are large
 
 
+@functools.cache
 def how(rows: int, size: int, layers: int = 2, gates: int = 2, clusters: int = CLUSTERS) -> How:
     """Weights that stay where all rows can run at once (`clusters`: as many as fit), or else large tiles,
     which read the weights less often, unless that leaves multiprocessors without one."""

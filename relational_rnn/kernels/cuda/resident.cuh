@@ -8,6 +8,7 @@
 
 constexpr int OWN = ROWS / CLUSTER;
 constexpr int SPLIT = MT <= 2 ? 2 : 1;  // warps that share a sum
+constexpr int SLOTS = GATES == 2 ? 7 : 5;  // places for such sums
 constexpr int ATTENTIONS = MT * HEADS;
 static_assert(F / CLUSTER == 32 && OWN <= WARPS && MT * 2 * SPLIT <= WARPS && ATTENTIONS <= WARPS * CLUSTER && ROWS % CLUSTER == 0, "");
 
@@ -170,7 +171,9 @@ struct Place {  // of a warp in a product
 typedef float Sums[2][4];
 constexpr int HALVES = SPLIT == 2 ? 1 : 2;  // rows of a thread, 8 apart, once sums are whole
 
-__device__ __forceinline__ void multiply(Sums& sums, const Place& place, int product, char* tile) {
+// COUNT products that follow each other at once, so that none waits for its own sum: `tile(i)` has the rows of the ith.
+template <int COUNT, class Tile>
+__device__ __forceinline__ void multiply(Sums (&sums)[COUNT], const Place& place, int product, Tile tile) {
   const int lane = threadIdx.x % 32, row = place.tile * 16 + lane % 16;
   constexpr int STEPS = KT / SPLIT;
   const Quad* const w =
@@ -178,31 +181,51 @@ __device__ __forceinline__ void multiply(Sums& sums, const Place& place, int pro
 #pragma unroll
   for (int k = 0; k < STEPS; k++) {
     Fragment a;
-    load_matrices(a, at(tile, row, (2 * (k + place.part * STEPS) + lane / 16) * 8));
-    const Quad b = w[k * 64];
-    multiply_add(sums[0], a, b.x, b.y);
-    multiply_add(sums[1], a, b.z, b.w);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      if (i == 0 || tile(i) != tile(i - 1)) load_matrices(a, at(tile(i), row, (2 * (k + place.part * STEPS) + lane / 16) * 8));
+      const Quad b = w[(i * KT + k) * 64];
+      multiply_add(sums[i][0], a, b.x, b.y);
+      multiply_add(sums[i][1], a, b.z, b.w);
+    }
   }
 }
-// The whole sums: act(which of HALVES, row, first column, four neighbours). `turn` counts the calls.
-template <class Act>
-__device__ __forceinline__ void each_four(const Sums& sums, const Place& place, int& turn, Act act) {
+__device__ __forceinline__ void add(Sums& sums, const Sums& more) {
+#pragma unroll
+  for (int j = 0; j < 2; j++)
+#pragma unroll
+    for (int k = 0; k < 4; k++) sums[j][k] += more[j][k];
+}
+// The whole sums: act(which product, which of HALVES, row, first column, four neighbours). Neighbours exchange halves
+// through SLOTS places, from `slot` on; two calls that follow each other must not have one in common.
+template <int COUNT, class Act>
+__device__ __forceinline__ void each_four(const Sums (&sums)[COUNT], const Place& place, int slot, Act act) {
   const int warp = place.warp, lane = threadIdx.x % 32;
   if constexpr (SPLIT == 2) {
-    float4* const scratch = (float4*)(shared_memory() + SCRATCH) + (turn++ % 2) * THREADS + lane;
+    float4* const scratch = (float4*)(shared_memory() + SCRATCH) + slot * THREADS + lane;
     const bool second = place.part == 1;
-    scratch[(warp ^ 1) * 32] = second ? make_float4(sums[0][0], sums[0][1], sums[1][0], sums[1][1])
-                                      : make_float4(sums[0][2], sums[0][3], sums[1][2], sums[1][3]);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      const Sums& x = sums[i];
+      scratch[i * THREADS + (warp ^ 1) * 32] = second ? make_float4(x[0][0], x[0][1], x[1][0], x[1][1])
+                                                      : make_float4(x[0][2], x[0][3], x[1][2], x[1][3]);
+    }
     meet_neighbour();
-    const float4 other = scratch[warp * 32];
-    float x[4] = {(second ? sums[0][2] : sums[0][0]) + other.x, (second ? sums[0][3] : sums[0][1]) + other.y,
-                  (second ? sums[1][2] : sums[1][0]) + other.z, (second ? sums[1][3] : sums[1][1]) + other.w};
-    act(0, place.row(place.part), place.column(), x);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      const float4 other = scratch[i * THREADS + warp * 32];
+      const Sums& s = sums[i];
+      float x[4] = {(second ? s[0][2] : s[0][0]) + other.x, (second ? s[0][3] : s[0][1]) + other.y,
+                    (second ? s[1][2] : s[1][0]) + other.z, (second ? s[1][3] : s[1][1]) + other.w};
+      act(i, 0, place.row(place.part), place.column(), x);
+    }
   } else {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-      float x[4] = {sums[0][2 * half], sums[0][2 * half + 1], sums[1][2 * half], sums[1][2 * half + 1]};
-      act(half, place.row(half), place.column(), x);
-    }
+    for (int i = 0; i < COUNT; i++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        float x[4] = {sums[i][0][2 * half], sums[i][0][2 * half + 1], sums[i][1][2 * half], sums[i][1][2 * half + 1]};
+        act(i, half, place.row(half), place.column(), x);
+      }
   }
 }

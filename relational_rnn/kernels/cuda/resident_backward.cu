@@ -1,6 +1,6 @@
 // A whole sequence, backward, with weights that stay: as backward.cu, which has the same arguments and formulas.
 
-enum { UPDATED, HIDDEN, ATTENDED = HIDDEN + LAYERS, READ, NORMED, PROJECTED, COUNTERS };  // gradients of what forward sent
+enum { UPDATED, GATED, HIDDEN, ATTENDED = HIDDEN + LAYERS, READ, NORMED, PROJECTED, COUNTERS };  // gradients of what forward sent
 constexpr int COLUMNS = MLP_BIAS + LAYERS * F;
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) resident_backward(
@@ -37,7 +37,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   const int row = rank() * OWN + warp, reader = attention_program(row, head);
   const bool there = normalises && row < valid;
   const Place place(warp);
-  int turn = 0;
   Row direct = {};  // of the memory the step begins with, but for what comes through the products
   // sums over rows: of the weight and shift of each norm, and of biases
   Row update_sums[3] = {}, read_sums[2] = {}, qkv_sums[9] = {};
@@ -81,8 +80,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       unpack(x, kept_candidate);
 #pragma unroll
       for (int e = 0; e < E; e++) direct[e] = 0.f;
+      Row d_accept, d_retain;
       if (GATES > 0) {
-        Row candidate, accept, retain, d_accept, d_retain;
+        Row candidate, accept, retain;
 #pragma unroll
         for (int e = 0; e < E; e++) {
           candidate[e] = tangent(x[e] * weight[e] + shift[e]);
@@ -103,35 +103,37 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
           direct[e] = delta[e] * retain[e];
           delta[e] *= accept[e] * (1.f - candidate[e] * candidate[e]);
         }
-        if (GATES == 2) {
-          send_row_all(b, row, d_accept, UPDATED), send_row_all(c, row, d_retain, UPDATED);
-          if (there) store(d_gates + r * 2 * F + feature, d_accept), store(d_gates + r * 2 * F + F + feature, d_retain);
-        } else {  // their product with the weights, and tanh, at once
-          Row one, two;
-          load(one, gate_weight + feature), load(two, gate_weight + F + feature);
-          unpack(y, hidden);
-          float own[2] = {0.f, 0.f};
-#pragma unroll
-          for (int e = 0; e < E; e++) own[0] += d_accept[e], own[1] += d_retain[e];
-          own[0] = rounded(warp_sum(own[0])), own[1] = rounded(warp_sum(own[1]));
-          if (there && lane == 0) *(unsigned*)(d_gates + r * gate_stride) = round2(own[0], own[1]);
-#pragma unroll
-          for (int e = 0; e < E; e++) direct[e] += (own[0] * one[e] + own[1] * two[e]) * (1.f - y[e] * y[e]);
-        }
       }
       norm_backward(delta, x, weight, scale, update_sums[0], update_sums[1]);
+      send_row_all(a, row, delta, UPDATED);  // what others wait for goes first
+      if (GATES == 2) send_row_all(b, row, d_accept, GATED), send_row_all(c, row, d_retain, GATED);
 #pragma unroll
       for (int e = 0; e < E; e++) update_sums[2][e] += delta[e];
-      send_row_all(a, row, delta, UPDATED);
       if (there) store(d_mlp + ((long)(LAYERS - 1) * steps) * all * F + i, delta);
+      if (GATES == 2 && there)
+        store(d_gates + r * 2 * F + feature, d_accept), store(d_gates + r * 2 * F + F + feature, d_retain);
+      if (GATES == 1) {  // their product with the weights, and tanh, at once
+        Row one, two;
+        load(one, gate_weight + feature), load(two, gate_weight + F + feature);
+        unpack(y, hidden);
+        float own[2] = {0.f, 0.f};
+#pragma unroll
+        for (int e = 0; e < E; e++) own[0] += d_accept[e], own[1] += d_retain[e];
+        own[0] = rounded(warp_sum(own[0])), own[1] = rounded(warp_sum(own[1]));
+        if (there && lane == 0) *(unsigned*)(d_gates + r * gate_stride) = round2(own[0], own[1]);
+#pragma unroll
+        for (int e = 0; e < E; e++) direct[e] += (own[0] * one[e] + own[1] * two[e]) * (1.f - y[e] * y[e]);
+      }
     } else if (t + 1 < steps) {
       await(PROJECTED, round - 1);
     }
-    sent(UPDATED, (GATES == 2 ? 3 : 1) * TILE);
+    sent(UPDATED, TILE);
+    if (GATES == 2) sent(GATED, 2 * TILE);
 
-    // The products with gates are kept for later, in `back`; then the MLP, and at last its residual. What is compared
-    // with zero, and tanh of the memory, are asked for first.
-    Sums back = {};
+    // The MLP, and at last its residual. What is compared with zero, and tanh of the memory, are asked for first. The
+    // products with gates are kept for later, in `back`. With two layers there is time for them while the first one's
+    // gradients are on their way; with one, or with more, their places would be overwritten by then.
+    Sums back[3] = {};
     const auto kept_at = [&](const bf16* from, int row) {
       return row < valid ? *(const Pair*)(from + (t * all + base + row) * F + place.column()) : Pair{0u, 0u};
     };
@@ -147,24 +149,27 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         for (int half = 0; half < HALVES; half++)
           active[half] = kept_at(kept_mlp + (long)(layer - 1) * steps * all * F, place.row(SPLIT == 2 ? place.part : half));
       await(number, round);
-      if (GATES == 2 && layer == LAYERS - 1) {
-        if (place.works()) {
-          multiply(back, place, LAYERS, b), multiply(back, place, LAYERS + 1, c);
-          // The input's share is the same for all slots: their sum, for this program's columns and the rows of this warp.
-          for (int i = (place.pair * SPLIT + place.part) * 32 + lane; i < 64 * INPUTS; i += 64 * SPLIT) {
-            const int sample = place.tile * INPUTS + i / 64, column = rank() * 32 + i % 32, gate = i / 32 % 2;
-            float total = 0.f;
+      const auto gates_back = [&] {
+        await(GATED, round);
+        if (!place.works()) return;
+        Sums both[2] = {};
+        multiply(both, place, LAYERS, [&](int gate) { return gate ? c : b; });
+        add(back[0], both[0]), add(back[0], both[1]);
+        // The input's share is the same for all slots: their sum, for this program's columns and the rows of this warp.
+        for (int i = (place.pair * SPLIT + place.part) * 32 + lane; i < 64 * INPUTS; i += 64 * SPLIT) {
+          const int sample = place.tile * INPUTS + i / 64, column = rank() * 32 + i % 32, gate = i / 32 % 2;
+          float total = 0.f;
 #pragma unroll
-            for (int n = 0; n < N; n++) total += low(*at(gate ? c : b, sample * N + n, column));
-            if (sample < samples)
-              d_gates_in[((long)t * batch + first + sample) * (2 * F) + gate * F + column] = round2(total, 0.f);
-          }
+          for (int n = 0; n < N; n++) total += low(*at(gate ? c : b, sample * N + n, column));
+          if (sample < samples)
+            d_gates_in[((long)t * batch + first + sample) * (2 * F) + gate * F + column] = round2(total, 0.f);
         }
-      }
+      };
+      if (GATES == 2 && LAYERS != 2 && layer == LAYERS - 1) gates_back();
       if (place.works()) {
-        Sums sums = {};
-        multiply(sums, place, LAYERS - 1 - layer, from);
-        each_four(sums, place, turn, [&](int half, int row, int column, float (&x)[4]) {
+        Sums sums[1] = {};
+        multiply(sums, place, LAYERS - 1 - layer, [&](int) { return from; });
+        each_four(sums, place, layer % 2, [&](int, int half, int row, int column, float (&x)[4]) {
           if (layer == 0) {
             const Pair around = *(const Pair*)at(a, row, column);
             x[0] += low(around.x), x[1] += high(around.x), x[2] += low(around.y), x[3] += high(around.y);
@@ -183,6 +188,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         });
       }
       sent(HIDDEN + layer, layer == 0 ? OWN * F * 4 : TILE);
+      if (GATES == 2 && LAYERS == 2 && layer == 1) gates_back();
       from = to, to = to == d ? b : d;
     }
 
@@ -315,12 +321,14 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
 #pragma unroll
         for (int half = 0; half < 2; half++) {
           const Pair h = hidden[half];
-          back[0][2 * half] *= 1.f - low(h.x) * low(h.x), back[0][2 * half + 1] *= 1.f - high(h.x) * high(h.x);
-          back[1][2 * half] *= 1.f - low(h.y) * low(h.y), back[1][2 * half + 1] *= 1.f - high(h.y) * high(h.y);
+          Sums& gates = back[0];
+          gates[0][2 * half] *= 1.f - low(h.x) * low(h.x), gates[0][2 * half + 1] *= 1.f - high(h.x) * high(h.x);
+          gates[1][2 * half] *= 1.f - low(h.y) * low(h.y), gates[1][2 * half + 1] *= 1.f - high(h.y) * high(h.y);
         }
-#pragma unroll 1
-      for (int part = 0; part < 3; part++) multiply(back, place, PRODUCTS - 3 + part, b + part * TILE);
-      each_four(back, place, turn, [&](int, int row, int column, float (&x)[4]) {
+      multiply(back, place, PRODUCTS - 3, [&](int part) { return b + part * TILE; });
+      Sums whole[1] = {};
+      add(whole[0], back[0]), add(whole[0], back[1]), add(whole[0], back[2]);
+      each_four(whole, place, 2, [&](int, int, int row, int column, float (&x)[4]) {
         send(raw(row, column * 4), four_exact(x), owner(row), PROJECTED);
       });
     }

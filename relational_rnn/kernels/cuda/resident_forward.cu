@@ -1,6 +1,6 @@
 // A whole sequence, forward, with weights that stay: as forward.cu, which has the same arguments.
 
-enum { PROJECTED, NORMED, READ, ATTENDED, HIDDEN, UPDATED = HIDDEN + LAYERS, COUNTERS };  // kinds of messages
+enum { PROJECTED, GATED, NORMED, READ, ATTENDED, HIDDEN, UPDATED = HIDDEN + LAYERS, COUNTERS };  // kinds of messages
 
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1) resident_forward(
     const float* memory,                   // [B, N, F]
@@ -16,9 +16,9 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     bf16* __restrict__ kept_gates, bf16* __restrict__ kept_attended, bf16* __restrict__ kept_mlp,
     float* __restrict__ kept_scales, bf16* __restrict__ kept_normed, float* __restrict__ kept_total, int steps, int batch, int share,
     int gate_width, int gate_stride, double logit_scale) {
-  // The memory a step begins with, as it is multiplied, is in a, its tanh in b; then queries, keys and values in a, b, c;
+  // The memory a step begins with, as it is multiplied, is in a, its tanh in d; then queries, keys and values in a, b, c;
   // what attention made of the memory in a; the MLP's layers in b, c, b ...
-  char *const a = shared_memory() + TILES, *const b = a + TILE, *const c = b + TILE;
+  char *const a = shared_memory() + TILES, *const b = a + TILE, *const c = b + TILE, *const d = c + TILE;
   const int warp = warp_number(), lane = threadIdx.x % 32;
   const int first = blockIdx.x / CLUSTER * share;  // sample
   const int valid = min(share, batch - first) * N;
@@ -32,7 +32,6 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   const int unit = rank() + warp * CLUSTER, reader = attention_program(row, head);
   Row state = {};
   const Place place(warp);
-  int turn = 0;
 
   load_weights(packed);
   make_counters(COUNTERS);
@@ -47,7 +46,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       hidden[e] = tangent(state[e]);
     }
     send_row_all(a, row, state, UPDATED);
-    if (GATES == 2) send_row_all(b, row, hidden, UPDATED);
+    if (GATES == 2) send_row_all(d, row, hidden, UPDATED);
     if (!there) return;
     if (RESETS) store(starts + i, state);
     if (KEEP) {
@@ -67,21 +66,26 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
   for (int t = 0; t < steps; t++) {
     // keys, values and queries, and gates, as they come, to who normalises them
     await(UPDATED, t);
-#pragma unroll 1
-    for (int part = 0; part < (GATES == 2 ? 5 : 3); part++) {
-      if (!place.works()) break;
-      Sums sums = {};
-      multiply(sums, place, part < 3 ? part : LAYERS + part, part < 3 ? a : b);
-      each_four(sums, place, turn, [&](int, int row, int column, float (&x)[4]) {
-        if (part < 3) {
-          const float4 bias =
-              *(const float4*)(vectors + QKV_BIAS + (part + 1) % 3 * V + column / V * 3 * V + column % V);
-          x[0] += bias.x, x[1] += bias.y, x[2] += bias.z, x[3] += bias.w;
-        }
+    if (place.works()) {
+      Sums sums[3] = {};
+      multiply(sums, place, 0, [&](int) { return a; });
+      each_four(sums, place, 0, [&](int part, int, int row, int column, float (&x)[4]) {
+        const float4 bias = *(const float4*)(vectors + QKV_BIAS + (part + 1) % 3 * V + column / V * 3 * V + column % V);
+        x[0] += bias.x, x[1] += bias.y, x[2] += bias.z, x[3] += bias.w;
         send(raw(row, (part * F + column) * 2), four_halves(x), owner(row), PROJECTED);
       });
     }
-    sent(PROJECTED, OWN * (GATES == 2 ? 5 : 3) * F * 2);
+    sent(PROJECTED, OWN * 3 * F * 2);
+    if (GATES == 2) {
+      if (place.works()) {
+        Sums sums[2] = {};
+        multiply(sums, place, 3 + LAYERS, [&](int) { return d; });
+        each_four(sums, place, 3, [&](int gate, int, int row, int column, float (&x)[4]) {
+          send(raw(row, ((3 + gate) * F + column) * 2), four_halves(x), owner(row), GATED);
+        });
+      }
+      sent(GATED, OWN * 2 * F * 2);
+    }
 
     // their norm; the weights are centred, so there is no mean to take off. They go, weighted, to who has their head
     if (normalises) {
@@ -157,10 +161,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     for (int layer = 0; layer < LAYERS; layer++) {
       const bool last = layer == LAYERS - 1;
       if (place.works()) {
-        Sums sums = {};
+        Sums sums[1] = {};
         const float4 bias = *(const float4*)(vectors + MLP_BIAS + layer * F + place.column());
-        multiply(sums, place, 3 + layer, from);
-        each_four(sums, place, turn, [&](int, int row, int column, float (&x)[4]) {
+        multiply(sums, place, 3 + layer, [&](int) { return from; });
+        each_four(sums, place, SLOTS - 2 + layer % 2, [&](int, int, int row, int column, float (&x)[4]) {
           if (last) {
             send(raw(row, column * 2), four_halves(x), owner(row), HIDDEN + layer);
             return;
@@ -187,6 +191,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       Packed accept_in = {}, retain_in = {};
       if (GATES == 2) {
         accept_in = ask(in + feature, there), retain_in = ask(in + F + feature, there);
+        await(GATED, t);
         load_raw_halves(accept, raw(row, (3 * F + feature) * 2)), load_raw_halves(retain, raw(row, (4 * F + feature) * 2));
         if (KEEP && there) store(kept_gates + r * 2 * F + feature, accept), store(kept_gates + r * 2 * F + F + feature, retain);
         unpack(x, accept_in);
