@@ -23,7 +23,9 @@ KEPT = (
 NOT_LEARNED_FROM = (
     *("training.device", "training.seed", "training.track", "training.cuda_graph"),
     *("training.log_every", "training.eval_every", "training.checkpoint_every", "training.keep_checkpoints"),
+    *("learning.compile", "dnc.compile", "dnc.fused"),
 )
+CORE_NAMES = ("rmc", "lstm", "entnet", "dnc")  # also of groups of settings, each for its core alone
 # Settings the name of a result says anyway.
 NAMED = (
     *("core", "task", "data", "prepared"),
@@ -124,9 +126,13 @@ def flat(config: dict, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(config: dict, preset: dict) -> dict[str, Any]:
-    """The settings that differ from the preset's."""
-    usual = flat(preset)
-    return {key: value for key, value in flat(config).items() if key not in usual or usual[key] != value}
+    """The settings that differ from the preset's, but for those of cores that did not run."""
+    usual, idle = flat(preset), {name for name in CORE_NAMES if name != config.get("core")}
+    return {
+        key: value
+        for key, value in flat(config).items()
+        if (key not in usual or usual[key] != value) and key.partition(".")[0] not in idle
+    }
 
 
 def command(experiment: str, preset: str, overrides: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ Shapes: S input steps, T output steps, B batch, V vocabulary.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Literal, get_args
 
@@ -32,6 +33,7 @@ class Seq2Seq(nn.Module):
         decoder: another core with a state of the same shapes; None shares the encoder, as Sonnet does.
         regime: one of the three.
         hidden: units of the MLP's ReLU layers.
+        core_autocast: False has the cores compute in their own dtype under autocast too.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Seq2Seq(nn.Module):
         hidden: tuple[int, ...] = (256, 256, 256, 256),
         vocabulary: int = VOCABULARY,
         start: int = START,
+        core_autocast: bool = True,
     ):
         super().__init__()
         require(regime in get_args(Regime), "regime", regime, ", ".join(get_args(Regime)))
@@ -53,7 +56,7 @@ class Seq2Seq(nn.Module):
                 )
                 require(not core.batch_first, f"{name} batch_first", True, "False: ids come time first")
         self.encoder, self.own_decoder, self.regime = encoder, decoder, regime
-        self.vocabulary, self.start = vocabulary, start
+        self.vocabulary, self.start, self.core_autocast = vocabulary, start, core_autocast
         if decoder is not None:
             wanted, given = (_shapes(core.initial_state(1, device="meta")) for core in (encoder, decoder))
             require(wanted == given, "decoder state", given, f"the encoder's, {wanted}")
@@ -90,14 +93,15 @@ class Seq2Seq(nn.Module):
         if self.regime == "non-auto-regressive":
             nothing = x.new_zeros(steps, batch_size, self.vocabulary)
             if self.own_decoder is None:  # one core, one sequence
-                outputs, _ = self.encoder.scan_late(torch.cat([x, nothing]), begins)
+                with self._cores_precision():
+                    outputs, _ = self.encoder.scan_late(torch.cat([x, nothing]), begins)
                 return self.logits(outputs[len(x) :])
-            return self.logits(self.decoder(nothing, self._encoded(x, begins))[0])
+            return self.logits(self._decoded(nothing, self._encoded(x, begins)))
         state = self._encoded(x, begins)
         first = torch.full_like(inputs[0], self.start)  # [B]
         if targets is not None and self.regime == "teacher":
             late = torch.cat([first[None], targets[:-1]])
-            return self.logits(self.decoder(self.one_hot(late), state)[0])
+            return self.logits(self._decoded(self.one_hot(late), state))
         return self._fed_back(first, state, steps, targets, feedback, generator)
 
     def encode(self, inputs: Tensor, lengths: Tensor) -> State:
@@ -109,7 +113,17 @@ class Seq2Seq(nn.Module):
         return self._encoded(*self._aligned(inputs, lengths))
 
     def _encoded(self, x: Tensor, begins: Tensor) -> State:
-        return self.encoder.scan_late(x, begins)[1]
+        with self._cores_precision():
+            return self.encoder.scan_late(x, begins)[1]
+
+    def _decoded(self, x: Tensor, state: State) -> Tensor:
+        with self._cores_precision():
+            return self.decoder(x, state)[0]
+
+    def _cores_precision(self):
+        return (
+            nullcontext() if self.core_autocast else torch.autocast(self._features.device.type, enabled=False)
+        )
 
     def _aligned(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """-> one-hot inputs that end together [S, B, V], and where each begins [B]."""
@@ -136,7 +150,8 @@ class Seq2Seq(nn.Module):
     def _fed_back(self, symbol, state, steps, targets, feedback, generator):
         outputs = []
         for t in range(steps):
-            output, state = self.decoder.step(self.one_hot(symbol), state)
+            with self._cores_precision():
+                output, state = self.decoder.step(self.one_hot(symbol), state)
             outputs.append(self.logits(output))  # [B, V]
             symbol = outputs[-1].argmax(-1)
             if targets is not None:

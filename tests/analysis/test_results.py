@@ -6,7 +6,14 @@ import shlex
 import pytest
 
 from relational_rnn.analysis import results
-from relational_rnn.analysis.results_make import file_name, make_result, thinned, variant, wall_seconds
+from relational_rnn.analysis.results_make import (
+    differences,
+    file_name,
+    make_result,
+    thinned,
+    variant,
+    wall_seconds,
+)
 from relational_rnn.analysis.runs import read_run
 from relational_rnn.cli.train import parse
 from relational_rnn.experiments import load_experiment
@@ -220,6 +227,12 @@ def test_the_command_makes_the_same_settings(tmp_path, case):
     assert words[:5] == ["rmc", "train", experiment, "--preset", name]
     config = parse(load_experiment(experiment).PRESETS[name], words[5:], "rmc train")
     assert json.loads(json.dumps(to_dict(config))) == json.loads((path / "config.json").read_text())["config"]
+
+
+def test_settings_of_other_cores_are_no_difference():
+    usual = {"core": "rmc", "rmc": {"heads": 4}, "dnc": {"heads": 4}, "lr": 1}
+    run = usual | {"core": "dnc", "rmc": {"heads": 1}, "dnc": {"heads": 2}}
+    assert differences(run, usual) == {"core": "dnc", "dnc.heads": 2}
 
 
 def test_names_tell_variants_apart(tmp_path):

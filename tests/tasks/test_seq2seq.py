@@ -50,6 +50,24 @@ def test_reading_and_writing_in_one_go_is_one_after_the_other(core):
     torch.testing.assert_close(logits, model.logits(outputs))
 
 
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("decoder", [None, LSTM(45, 8)])
+def test_cores_can_stay_out_of_autocast(regime, decoder):
+    torch.manual_seed(0)
+    task = lte.LearningToExecute("program", 2, 2)
+    batch = task.batch(4, generator=torch.Generator().manual_seed(1))
+    model = Seq2Seq(LSTM(45, 8), decoder, regime, hidden=(), core_autocast=False)
+    seen = []
+    model.head[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        for targets in (None, batch.targets):
+            logits = model(
+                batch.inputs, batch.input_lengths, task.output_steps, targets=targets, feedback=1.0
+            )
+            assert logits.dtype == torch.bfloat16
+    assert set(seen) == {torch.float32}
+
+
 def flat(state):
     return [tensor for part in state for tensor in flat(part)] if isinstance(state, tuple) else [state]
 
