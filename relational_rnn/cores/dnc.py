@@ -181,7 +181,7 @@ class DNC(RecurrentCore):
         dtype = self.interface.weight.dtype
         reads, *memory, controller = map_state(lambda s: s.to(dtype), state)
         hidden, controller = self._control(torch.cat([x.to(dtype), reads.flatten(1)], dim=-1), controller)
-        hidden, controller = self._clip(hidden), map_state(self._clip, controller)
+        hidden, controller = self._clipped(hidden, controller)
         reads, memory = access(self.interface(hidden), memory)
         return torch.cat([hidden, reads.flatten(1)], dim=-1), (reads, *memory, controller)
 
@@ -210,6 +210,17 @@ class DNC(RecurrentCore):
             read_keys=raw.read_keys.unflatten(-1, by_head),
             read_strengths=F.softplus(raw.read_strengths),
         )
+
+    def _clipped(self, hidden: Tensor, state):
+        """The controller's output and state within the limit. An LSTM's output is within 1 as it is; clipping
+        that would only cost kernels, several for each on the way back."""
+        if self.clip_value is None:
+            return hidden, state
+        if isinstance(self.controller, nn.ModuleList) or self.clip_value < 1:
+            return self._clip(hidden), map_state(self._clip, state)
+        if isinstance(self.controller, LSTM):
+            return hidden, (state[0], self._clip(state[1]))
+        return hidden, tuple((h, self._clip(cell)) for h, cell in state)
 
     def _clip(self, x: Tensor) -> Tensor:
         return x if self.clip_value is None else x.clamp(-self.clip_value, self.clip_value)

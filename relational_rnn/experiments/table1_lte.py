@@ -243,8 +243,8 @@ def paper() -> Config:
 
 
 def fast() -> Config:
-    """The paper's tasks, updates and batches on one modern GPU, with a decaying rate. The RMC has 4 slots x 256,
-    so that a sequence is one launch, and unit gates: it learns addition in a third of the updates.
+    """The paper's tasks, updates and batches on one modern GPU, with a decaying rate. The RMC has 4 slots of
+    256, so that a sequence is one launch, and unit gates: it learns addition in a third of the updates.
 
     rmc train lte --preset fast --task program --core rmc
     Not run as it stands; with other batches and gates: results/LOG.md. bf16 for the RMC, TF32 for others.

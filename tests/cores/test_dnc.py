@@ -17,6 +17,23 @@ def oracle_state(oracle, kind):
     return (oracle[f"{kind}/access_output"], *memory, controller)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("limit", [0.05, 1.0])
+def test_controllers_are_clipped(layers, limit):
+    torch.manual_seed(0)
+    core = DNC(3, 4, 4, 3, hidden_size=5, num_layers=layers, clip_value=limit, dtype=torch.float64)
+    for parameter in core.controller.parameters():
+        parameter.data.mul_(10)  # so that cells grow beyond both limits
+    unlimited = DNC(3, 4, 4, 3, hidden_size=5, num_layers=layers, clip_value=None, dtype=torch.float64)
+    unlimited.load_state_dict(core.state_dict())
+    x = torch.randn(6, 2, 3, dtype=torch.float64)
+    (_, state), (_, free) = core(x), unlimited(x)
+    pairs = [state[-1]] if layers == 1 else state[-1]
+    assert max(part.abs().max() for pair in pairs for part in pair) <= limit
+    free = [free[-1]] if layers == 1 else free[-1]
+    assert max(cell.abs().max() for _, cell in free) > 1
+
+
 @pytest.mark.parametrize(
     ("name", "heads", "clip"), [("dnc_n8_w6_r2_w1_rs", (2, 1), 20.0), ("dnc_n8_w6_r3_w2", (3, 2), None)]
 )
