@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
     const bool* __restrict__ resets,       // [T, B]
     const void* packed,                    // the products' weights
     const bf16* __restrict__ gate_weight,  // [2, F], for two gates a slot
-    const float* __restrict__ vectors,     // one after the other
+    const float* __restrict__ all_vectors,  // one after the other
     const bf16* __restrict__ kept_hidden, const bf16* __restrict__ kept_qkv, const bf16* __restrict__ kept_gates,
     const bf16* __restrict__ kept_mlp, const float* __restrict__ kept_scales, const bf16* __restrict__ kept_normed,
     const float* __restrict__ kept_total,
@@ -65,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
   Sums sums;
 
   for (int t = steps - 1; t >= 0; t--) {
+    const float* const vectors = ALONE ? anew(all_vectors) : all_vectors;
     const float* before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
     bf16* const d_last = d_mlp + ((long)(LAYERS - 1) * steps + t) * all * F;
 
@@ -149,11 +150,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
     for (int layer = LAYERS - 1; layer > 0; layer--) {
       const long offset = ((long)(layer - 1) * steps + t) * all * F;
       if (!SPARE || layer < LAYERS - 1) {
-        for (int row = warp; row < valid; row += WARPS) {
-          Row x;
-          load(x, kept_mlp + offset + (base + row) * F + feature);
-          store_tile(to, row, lane, x);
-        }
+        each_row<2>(
+            valid, [&](int row) { return ask(kept_mlp + offset + (base + row) * F + feature); },
+            [&](int row, const Packed& x) { store_tile(to, row, lane, x); });
         __syncthreads();
       }
       clear(sums);
@@ -195,18 +194,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
     {  // the attention's residual and norm: the gradient of what was read into a
       Row column_sums[2] = {}, weight;
       load(weight, vectors + READ_WEIGHT + feature);
-      for (int row = warp; row < valid; row += WARPS) {
+      struct In { Packed x; Row carried; float scale; };
+      const auto fetch = [&](int row) {
         const long i = (base + row) * F + feature;
+        In in;
+        in.x = ask(kept_normed + t * all * F + i), in.scale = kept_scales[(t * all + base + row) * 3 + 1];
+        load_fresh(in.carried, carry + i);
+        return in;
+      };
+      each_row<2>(valid, fetch, [&](int row, In& in) {
         Row d, x;
-        load(x, kept_normed + t * all * F + i), load_tile(d, a, row, lane);
-        const float scale = kept_scales[(t * all + base + row) * 3 + 1];
-        norm_backward(d, x, weight, scale, column_sums[0], column_sums[1]);
-        load_fresh(x, carry + i);
+        unpack(x, in.x), load_tile(d, a, row, lane);
+        norm_backward(d, x, weight, in.scale, column_sums[0], column_sums[1]);
 #pragma unroll
-        for (int e = 0; e < E; e++) x[e] += d[e];
-        store(carry + i, x);
+        for (int e = 0; e < E; e++) in.carried[e] += d[e];
+        store(carry + (base + row) * F + feature, in.carried);
         store_tile(a, row, lane, d);
-      }
+      });
       columns.add<2>(column_sums, SPARE ? spare : b, {READ_WEIGHT, READ_SHIFT});
     }
 
@@ -218,13 +222,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
     {
       Row key_weight, value_weight;
       load(key_weight, vectors + QKV_WEIGHT + V + in_head), load(value_weight, vectors + QKV_WEIGHT + 2 * V + in_head);
-      for (int row = warp; row < ROWS; row += WARPS) {
-        Row k = {}, v = {};
-        if (row < valid) load(k, qkv + (long)row * Q + V + in_head), load(v, qkv + (long)row * Q + 2 * V + in_head);
+      struct In { Packed k, v; };
+      const auto fetch = [&](int row) {
+        const bf16* const from = qkv + (long)row * Q + in_head;
+        return In{ask(from + V, row < valid), ask(from + 2 * V, row < valid)};
+      };
+      each_row<2>(ROWS, fetch, [&](int row, const In& in) {
+        Row k, v;
+        unpack(k, in.k), unpack(v, in.v);
 #pragma unroll
         for (int e = 0; e < E; e++) k[e] *= key_weight[e], v[e] *= value_weight[e];
         store_tile(b, row, lane, k), store_tile(c, row, lane, v);
-      }
+      });
     }
     __syncthreads();
     for (int unit = warp; unit < MT * HEADS; unit += WARPS) {
@@ -248,13 +257,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
     {
       Row query_weight, query_shift;
       load(query_weight, vectors + QKV_WEIGHT + in_head), load(query_shift, vectors + QKV_SHIFT + in_head);
-      for (int row = warp; row < ROWS; row += WARPS) {
-        Row q = {};
-        if (row < valid) load(q, qkv + (long)row * Q + in_head);
+      const auto fetch = [&](int row) { return ask(qkv + (long)row * Q + in_head, row < valid); };
+      each_row<2>(ROWS, fetch, [&](int row, const Packed& in) {
+        Row q;
+        unpack(q, in);
 #pragma unroll
         for (int e = 0; e < E; e++) q[e] = (q[e] * query_weight[e] + query_shift[e]) * (float)logit_scale;
         store_tile(b, row, lane, q);
-      }
+      });
     }
     __syncthreads();
     for (int unit = warp; unit < 2 * MT * HEADS; unit += WARPS) {
@@ -289,15 +299,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
 
     {  // the norm of queries, keys and values
       Row column_sums[6] = {};  // weights and shifts of q, k, v
-      for (int row = warp; row < valid; row += WARPS) {
-        const long r = t * all + base + row;
-        bf16* const out = d_qkv + r * Q + in_head;
+      struct In { Packed d[3], x[3]; float scale; };
+      const auto fetch = [&](int row) {
+        In in;
+#pragma unroll
+        for (int part = 0; part < 3; part++) {
+          in.d[part] = ask_fresh(d_qkv + (t * all + base + row) * Q + in_head + part * V);
+          in.x[part] = ask(qkv + (long)row * Q + part * V + in_head);
+        }
+        in.scale = kept_scales[(t * all + base + row) * 3];
+        return in;
+      };
+      each_row<1>(valid, fetch, [&](int row, const In& in) {
+        bf16* const out = d_qkv + (t * all + base + row) * Q + in_head;
         Row d[3], x[3];
         float mean = 0.f, along = 0.f;
 #pragma unroll
         for (int part = 0; part < 3; part++) {
           Row weight;
-          load_fresh(d[part], out + part * V), load(x[part], qkv + (long)row * Q + part * V + in_head);
+          unpack(d[part], in.d[part]), unpack(x[part], in.x[part]);
           load(weight, vectors + QKV_WEIGHT + part * V + in_head);
 #pragma unroll
           for (int e = 0; e < E; e++) {
@@ -306,28 +326,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
           }
         }
         mean = warp_sum(mean) / Q, along = warp_sum(along) / Q;
-        const float scale = kept_scales[r * 3];
 #pragma unroll
         for (int part = 0; part < 3; part++) {
 #pragma unroll
-          for (int e = 0; e < E; e++) d[part][e] = (d[part][e] - mean - x[part][e] * along) * scale;
+          for (int e = 0; e < E; e++) d[part][e] = (d[part][e] - mean - x[part][e] * along) * in.scale;
           store(out + part * V, d[part]);
         }
-      }
+      });
       columns.add<6>(column_sums, SPARE ? spare : a,
                      {QKV_WEIGHT, QKV_WEIGHT + V, QKV_WEIGHT + 2 * V, QKV_SHIFT, QKV_SHIFT + V, QKV_SHIFT + 2 * V});
     }
 
     // products back to the memory: first through the gates, where tanh of the memory is, in a, then through q, k, v
+    struct Three { Packed x, y, z; };
+    const auto put_three = [&](int row, const Three& in) {
+      store_tile(a, row, lane, in.x), store_tile(b, row, lane, in.y), store_tile(c, row, lane, in.z);
+    };
     clear(sums);
     if (GATES == 2) {
-      for (int row = warp; row < valid; row += WARPS) {
+      const auto fetch = [&](int row) {
         const long r = t * all + base + row;
-        Row x, y, z;
-        load(x, kept_hidden + r * F + feature);
-        load_fresh(y, d_gates + r * 2 * F + feature), load_fresh(z, d_gates + r * 2 * F + F + feature);
-        store_tile(a, row, lane, x), store_tile(b, row, lane, y), store_tile(c, row, lane, z);
-      }
+        const bf16* const gates = d_gates + r * 2 * F + feature;
+        return Three{ask(kept_hidden + r * F + feature), ask_fresh(gates), ask_fresh(gates + F)};
+      };
+      each_row<2>(valid, fetch, put_three);
       __syncthreads();
       for (int i = threadIdx.x; i < 2 * F; i += THREADS) {  // the input's share is the same for all slots
         const int gate = i;
@@ -346,12 +368,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
       });
       __syncthreads();
     }
-    for (int row = warp; row < valid; row += WARPS) {
-      const bf16* d = d_qkv + (t * all + base + row) * Q + in_head;
-      Row x, y, z;
-      load_fresh(x, d), load_fresh(y, d + V), load_fresh(z, d + 2 * V);
-      store_tile(a, row, lane, x), store_tile(b, row, lane, y), store_tile(c, row, lane, z);
-    }
+    const auto fetch_qkv = [&](int row) {
+      const bf16* const d = d_qkv + (t * all + base + row) * Q + in_head;
+      return Three{ask_fresh(d), ask_fresh(d + V), ask_fresh(d + 2 * V)};
+    };
+    each_row<2>(valid, fetch_qkv, put_three);
     __syncthreads();
     for (int i = threadIdx.x; i < F; i += THREADS) {  // the bias of all three
       const int column = i;
@@ -361,14 +382,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
       for (int k = 0; k < 3; k++)
         atomicAdd(columns.totals + QKV_BIAS + column / V * 3 * V + column % V + k * V, total[k]);
     }
+    // to what there is already: all of it is asked for before any is written
+    each_pair(sums, [&](int row, int column, int, float& x, float& y) {
+      if (row >= valid) return;
+      const float2 sum = fresh((const float2*)(carry + (base + row) * F + column));
+      x += sum.x, y += sum.y;
+    });
 #pragma unroll 1
     for (int part = 0; part < 3; part++) multiply(sums, weights, a + part * TILE);
     each_pair(sums, [&](int row, int column, int, float& x, float& y) {
-      if (row >= valid) return;
-      float2* const p = (float2*)(carry + (base + row) * F + column);
-      float2 sum = fresh(p);
-      sum.x += x, sum.y += y;
-      *p = sum;
+      if (row < valid) *(float2*)(carry + (base + row) * F + column) = make_float2(x, y);
     });
     __syncthreads();
   }

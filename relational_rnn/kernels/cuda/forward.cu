@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
     const bool* resets,                    // [T, B]
     const void* packed,                    // the products' weights
     const bf16* __restrict__ gate_weight,  // [2, F], for two gates a slot
-    const float* __restrict__ vectors,     // one after the other
+    const float* __restrict__ all_vectors,  // one after the other
     float* memories,                       // [T, B, N, F]
     float* starts,                         // the same, where there are resets
     bf16* __restrict__ kept_rows, bf16* __restrict__ kept_hidden, bf16* __restrict__ kept_qkv,
@@ -34,14 +34,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
   };
 
   // The memory a step begins with, as it is multiplied, is in a: first the initial one, then what the step before left.
-  for (int row = warp; row < ROWS; row += WARPS) {
-    Row x = {};
-    if (row < valid) load(x, memory + (base + row) * F + feature), begin(x, 0, row);
-    store_tile(a, row, lane, x);
-  }
+  each_row<4>(
+      ROWS,
+      [&](int row) {
+        Exact in = {};
+        if (row < valid) load(in.x, memory + (base + row) * F + feature);
+        return in;
+      },
+      [&](int row, Exact& in) {
+        if (row < valid) begin(in.x, 0, row);
+        store_tile(a, row, lane, in.x);
+      });
   __syncthreads();
 
   for (int t = 0; t < steps; t++) {
+    const float* const vectors = ALONE ? anew(all_vectors) : all_vectors;
     const float* before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
     if (KEEP)
       for (int row = warp; row < valid; row += WARPS) {
@@ -111,22 +118,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
     {  // residual and norm
       Row weight, shift;
       load(weight, vectors + READ_WEIGHT + feature), load(shift, vectors + READ_SHIFT + feature);
-      for (int row = warp; row < valid; row += WARPS) {
-        const long i = (base + row) * F + feature;
-        Row x, read;
-        load_fresh(x, before + i), load_halves(read, a, row, lane);
+      each_row<4>(
+          valid,
+          [&](int row) {
+            Exact in;
+            load_fresh(in.x, before + (base + row) * F + feature);
+            return in;
+          },
+          [&](int row, Exact& in) {
+            const long i = (base + row) * F + feature;
+            Row &x = in.x, read;
+            load_halves(read, a, row, lane);
 #pragma unroll
-        for (int e = 0; e < E; e++) x[e] += read[e];
-        const float scale = normalize(x);
-        if (KEEP) {
-          store(kept_normed + t * all * F + i, x);
-          if (lane == 0) kept_scales[(t * all + base + row) * 3 + 1] = scale;
-        }
+            for (int e = 0; e < E; e++) x[e] += read[e];
+            const float scale = normalize(x);
+            if (KEEP) {
+              store(kept_normed + t * all * F + i, x);
+              if (lane == 0) kept_scales[(t * all + base + row) * 3 + 1] = scale;
+            }
 #pragma unroll
-        for (int e = 0; e < E; e++) x[e] = x[e] * weight[e] + shift[e];
-        store_tile(a, row, lane, x);
-        if (KEEP) store(kept_attended + t * all * F + i, x);
-      }
+            for (int e = 0; e < E; e++) x[e] = x[e] * weight[e] + shift[e];
+            store_tile(a, row, lane, x);
+            if (KEEP) store(kept_attended + t * all * F + i, x);
+          });
     }
     __syncthreads();
 
@@ -157,9 +171,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
     Row bias, weight, shift;
     load(bias, vectors + MLP_BIAS + (LAYERS - 1) * F + feature);
     load(weight, vectors + MLP_WEIGHT + feature), load(shift, vectors + MLP_SHIFT + feature);
-    for (int row = warp; row < valid; row += WARPS) {
+    each_row<4>(valid, [&](int row) {
+      Exact in;
+      if (GATES > 0) load_fresh(in.x, before + (base + row) * F + feature);
+      return in;
+    }, [&](int row, Exact& in) {
       const long i = (base + row) * F + feature;
-      Row x, y, m;
+      Row x, y, &m = in.x;
       load_halves(x, candidate, row, lane);
       load_tile(y, a, row, lane);
 #pragma unroll
@@ -174,15 +192,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
       if (GATES == 0) {
         store(after + i, x);
         if (t + 1 < steps) begin(x, t + 1, row), store_tile(a, row, lane, x);
-        continue;
+        return;
       }
-      load_fresh(m, before + i);
 #pragma unroll
       for (int e = 0; e < E; e++) x[e] = tangent(x[e]), y[e] = tangent(m[e]);
       if (KEEP) store(kept_hidden + t * all * F + i, y);
       if (GATES == 2) {
         store_halves(candidate, row, lane, x), store_tile(hidden, row, lane, y);
-        continue;
+        return;
       }
       float gates[2];
 #pragma unroll
@@ -200,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
       for (int e = 0; e < E; e++) x[e] = gates[0] * x[e] + gates[1] * m[e];
       store(after + i, x);
       if (t + 1 < steps) begin(x, t + 1, row), store_tile(a, row, lane, x);
-    }
+    });
     __syncthreads();
 
     if (GATES == 2) {  // a product has both gates of half the features, in neighbouring tiles
@@ -210,13 +227,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
         multiply(sums, weights, hidden);
         const int own = part * (F / 2) + warp * UNITS * 8 + lane % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < MT; i++)
+        for (int i = 0; i < MT; i++) {
+          struct In { unsigned accept, retain; float2 m; };
+          const auto fetch = [&](int row, int column) {
+            const bf16* const from = gates_in + ((long)t * batch + first + row / N) * gate_width + column;
+            return In{*(const unsigned*)from, *(const unsigned*)(from + F), fresh((const float2*)(before + (base + row) * F + column))};
+          };
+          In ins[2][UNITS];  // asked for before anything is written, if there are registers: one wait
+          if (ALONE)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+              for (int u = 0; u < UNITS; u++) {
+                const int row = i * 16 + k * 8 + lane / 4;
+                if (row < valid) ins[k][u] = fetch(row, own + u * 8);
+              }
 #pragma unroll
           for (int k = 0; k < 2; k++) {
             const int row = i * 16 + k * 8 + lane / 4;
             if (row >= valid) continue;
             const long r = base + row, g = (t * all + r) * (2 * F);
-            const bf16* in = gates_in + ((long)t * batch + first + row / N) * gate_width;
             const bool anew = t + 1 < steps && begins(t + 1, row);
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
@@ -227,19 +257,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
                 *(unsigned*)(kept_gates + g + column) = round2(accept.x, accept.y);
                 *(unsigned*)(kept_gates + g + F + column) = round2(retain.x, retain.y);
               }
-              const unsigned accept_in = *(const unsigned*)(in + column);
-              const unsigned retain_in = *(const unsigned*)(in + F + column);
+              const In in = ALONE ? ins[k][u] : fetch(row, column);
               const float2 squashed = from_halves(*(const unsigned*)at(candidate, row, column));
-              const float2 m = fresh((const float2*)(before + r * F + column));
               float2 result;
-              result.x = sigmoid(accept.x + low(accept_in)) * squashed.x + sigmoid(retain.x + low(retain_in)) * m.x;
-              result.y = sigmoid(accept.y + high(accept_in)) * squashed.y + sigmoid(retain.y + high(retain_in)) * m.y;
+              result.x = sigmoid(accept.x + low(in.accept)) * squashed.x + sigmoid(retain.x + low(in.retain)) * in.m.x;
+              result.y = sigmoid(accept.y + high(in.accept)) * squashed.y + sigmoid(retain.y + high(in.retain)) * in.m.y;
               *(float2*)(after + r * F + column) = result;
               if (anew) result.x = column == row % N, result.y = column + 1 == row % N;
               if (RESETS && t + 1 < steps) *(float2*)(starts + ((t + 1) * all + r) * F + column) = result;
               put(a, row, column, result.x, result.y);
             }
           }
+        }
       }
       __syncthreads();
     }

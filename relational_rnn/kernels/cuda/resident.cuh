@@ -130,23 +130,6 @@ __device__ __forceinline__ void load_raw_halves(Row& x, const char* p) {
     unpack_halves(x + i, four.x), unpack_halves(x + i + 2, four.y);
   }
 }
-// sixteen bits a feature, as they lie in global memory, asked for before they are wanted
-struct Packed { unsigned x[E / 2]; };
-__device__ __forceinline__ Packed ask(const bf16* p, bool there) {
-  Packed row = {};
-  if (there)
-#pragma unroll
-    for (int i = 0; i < E / 2; i += 2) {
-      const Pair four = *(const Pair*)(p + i * 2);
-      row.x[i] = four.x, row.x[i + 1] = four.y;
-    }
-  return row;
-}
-__device__ __forceinline__ void unpack(Row& x, const Packed& row) {
-#pragma unroll
-  for (int i = 0; i < E / 2; i++) x[2 * i] = low(row.x[i]), x[2 * i + 1] = high(row.x[i]);
-}
-
 // ---------------------------------------------------------------- products
 // A warp makes 16 rows of 16 columns, or, where SPLIT, half of the sum for those. The order of columns (pack.cu) gives a
 // thread four neighbours of a row.

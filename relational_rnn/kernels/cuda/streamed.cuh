@@ -87,3 +87,24 @@ __device__ __forceinline__ void each_pair(Sums& sums, Act act) {
       for (int k = 0; k < 2; k++)
         act(i * 16 + k * 8 + lane / 4, column + j * 8, j, sums[i][j][2 * k], sums[i][j][2 * k + 1]);
 }
+
+constexpr bool ALONE = TOGETHER == 1;  // on its multiprocessor: twice the registers, and nobody else to run meanwhile
+
+// A warp's rows below `end`. Where there are registers, MOST at a time: what they want of global memory is asked for
+// together, so that one waits while the others do. fetch(row) -> In, use(row, In).
+template <int MOST, class Fetch, class Use>
+__device__ __forceinline__ void each_row(int end, Fetch fetch, Use use) {
+  using In = decltype(fetch(0));
+  constexpr int GROUP = ALONE ? (MOST < ROWS / WARPS ? MOST : ROWS / WARPS) : 1;
+#pragma unroll 1
+  for (int first = threadIdx.x / 32; first < end; first += GROUP * WARPS) {
+    In in[GROUP];
+#pragma unroll
+    for (int g = 0; g < GROUP; g++)
+      if (first + g * WARPS < end) in[g] = fetch(first + g * WARPS);
+#pragma unroll
+    for (int g = 0; g < GROUP; g++)
+      if (first + g * WARPS < end) use(first + g * WARPS, in[g]);
+  }
+}
+struct Exact { Row x; };               // a row in float32

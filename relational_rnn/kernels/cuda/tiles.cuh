@@ -84,6 +84,11 @@ __device__ __forceinline__ float2 from_halves(unsigned both) {
   asm("{ .reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h; }" : "=f"(x.x), "=f"(x.y) : "r"(both));
   return x;
 }
+// The same pointer; what it points to is then loaded where it is wanted, not kept in registers from before a loop on.
+__device__ __forceinline__ const float* anew(const float* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
 __device__ __forceinline__ float reciprocal_root(float x) { return rsqrtf(x); }
 __device__ __forceinline__ float exponential(float x) { return __expf(x); }
 __device__ __forceinline__ float quotient(float a, float b) { return __fdividef(a, b); }
@@ -160,6 +165,30 @@ __device__ __forceinline__ void store(float* p, const Row& x) {
   for (int i = 0; i < E; i += 4) *(float4*)(p + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
 }
 
+// sixteen bits a feature, as they lie in global memory, asked for before they are wanted
+struct Packed { unsigned x[E / 2]; };
+template <bool FRESH>
+__device__ __forceinline__ Packed packed(const bf16* p) {
+  Packed row;
+  if constexpr (E == 4) {
+    const Pair four = FRESH ? fresh((const Pair*)p) : *(const Pair*)p;
+    row.x[0] = four.x, row.x[1] = four.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < E / 2; i += 4) {
+      const Quad eight = FRESH ? fresh((const Quad*)(p + i * 2)) : *(const Quad*)(p + i * 2);
+      row.x[i] = eight.x, row.x[i + 1] = eight.y, row.x[i + 2] = eight.z, row.x[i + 3] = eight.w;
+    }
+  }
+  return row;
+}
+__device__ __forceinline__ Packed ask(const bf16* p, bool there = true) { return there ? packed<false>(p) : Packed{}; }
+__device__ __forceinline__ Packed ask_fresh(const bf16* p) { return packed<true>(p); }
+__device__ __forceinline__ void unpack(Row& x, const Packed& row) {
+#pragma unroll
+  for (int i = 0; i < E / 2; i++) x[2 * i] = low(row.x[i]), x[2 * i + 1] = high(row.x[i]);
+}
+
 // x becomes (x - mean) / deviation; the result is 1 / deviation
 __device__ __forceinline__ float normalize(Row& x) {
   float sum = 0.f, squares = 0.f;
@@ -207,6 +236,13 @@ __device__ __forceinline__ void store_tile(char* tile, int row, int lane, const 
   else
 #pragma unroll
     for (int i = 0; i < E; i += 8) *(Quad*)at(tile, row, lane * E + i) = pack(x + i);
+}
+
+__device__ __forceinline__ void store_tile(char* tile, int row, int lane, const Packed& x) {
+  if constexpr (E == 4) *(Pair*)at(tile, row, lane * E) = Pair{x.x[0], x.x[1]};
+  else
+#pragma unroll
+    for (int i = 0; i < E; i += 8) *(Quad*)at(tile, row, lane * E + i) = Quad{x.x[i / 2], x.x[i / 2 + 1], x.x[i / 2 + 2], x.x[i / 2 + 3]};
 }
 
 // the same as float16
