@@ -155,7 +155,7 @@ class RelationalMemory(RecurrentCore):
         rows = op.choose(
             self.backend, self.initial_state(1), 1, weights, self.input_rows or 1, self.recompute
         )
-        return None if rows is None else self._fold(weights, rows).copied()
+        return None if rows is None else self._fold(weights, rows).copied(self.mem_slots, self.spec)
 
     def _fold(self, weights: Weights, rows) -> op.Folded:
         bias = None if self.gate_from_memory is None else self._gate_bias()

@@ -88,12 +88,16 @@ class Folded(NamedTuple):
     matrices: list[Tensor]  # as Parameters.matrices
     vectors: list[Tensor]  # as Parameters.vectors
     ready: bool = False
+    packed: tuple[Tensor, ...] = ()  # as Parameters.packed
 
-    def copied(self) -> Folded:
+    def copied(self, slots: int, spec: Spec) -> Folded:
         """With no tensor that is still a parameter's own, and nothing left to do with them."""
         p = Parameters.of(self.matrices, self.vectors).prepared(self.qkv[0].dtype)
         matrices, vectors = ([t.clone() for t in group] for group in (p.matrices, p.vectors))
-        return self._replace(matrices=matrices, vectors=vectors, ready=True)
+        sequence = self.rows.sequence(slots, len(p.mlp_weights), self.qkv[0], spec)
+        copy = Parameters.of(matrices, vectors, ready=True)
+        packed = () if sequence is None else sequence.prepacked(copy, spec, slots)
+        return self._replace(matrices=matrices, vectors=vectors, ready=True, packed=packed)
 
 
 def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows: ModuleType) -> Folded:
@@ -147,6 +151,7 @@ def scan(
         keep and not recompute,
         folded.rows is not rows_torch,
         folded.ready,
+        list(folded.packed),
     )
     return memories.to(wanted)
 
@@ -183,10 +188,11 @@ def _scan(
     keep: bool,
     fused: bool,
     ready: bool,
+    packed: list[Tensor],
 ) -> list[Tensor]:
     """-> [memories, starts, *activations if keep]; see recurrence.forward."""
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
-    p = Parameters.of(matrices, vectors, ready)
+    p = Parameters.of(matrices, vectors, ready, packed)
     with torch.autocast(memory.device.type, enabled=False):
         memories, starts, held = recurrence.forward(memory, qkv_in, gates_in, resets, p, spec, rows, keep)
     return [memories, starts, *([] if held is None else held.flat())]
@@ -208,6 +214,7 @@ def _(
     keep,
     fused,
     ready,
+    packed,
 ):
     steps = qkv_in.shape[0]
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
@@ -278,15 +285,16 @@ def _(
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, fused, ready = inputs
-    ctx.numbers, ctx.how, ctx.counts = numbers, (fused, ready), (len(matrices), len(vectors))
+    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, fused, ready, packed = inputs
+    ctx.numbers, ctx.how = numbers, (fused, ready)
+    ctx.counts = len(matrices), len(vectors), len(packed)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(memory, qkv_in, gates_in, resets, *matrices, *vectors, *output)
 
 
 def _autograd(ctx, grads):
     memory, qkv_in, gates_in, resets, *rest = ctx.saved_tensors
-    count, more = ctx.counts
+    count, more, packed = ctx.counts
     matrices, vectors, results = rest[:count], rest[count : count + more], rest[count + more :]
     grad = grads[0]
     if grad is None:
@@ -313,7 +321,7 @@ def _autograd(ctx, grads):
         d_gates_in = None if gates_in is None else d_matrices.pop(0)
         d_matrices = [d.to(m.dtype) for d, m in zip(d_matrices, matrices, strict=True)]
         d_vectors = list(flat.split([v.shape[0] for v in vectors]))
-    return d_memory, d_qkv_in, d_gates_in, None, d_matrices, d_vectors, *[None] * 8
+    return d_memory, d_qkv_in, d_gates_in, None, d_matrices, d_vectors, *[None] * 8, [None] * packed
 
 
 def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors):

@@ -41,6 +41,7 @@ class Parameters(NamedTuple):
     mlp_biases: list[Tensor]  # L of [F]
     wide_biases: tuple[Tensor, ...] = ()  # those of all layers but the last, as the matrices are; by `padded`
     ready: bool = False  # prepared
+    packed: tuple[Tensor, ...] = ()  # the same in the order of sequence.py's kernels, if made before
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -51,11 +52,12 @@ class Parameters(NamedTuple):
         return [*self[3:10], *self.mlp_biases]
 
     @staticmethod
-    def of(matrices: list[Tensor], vectors: list[Tensor], ready: bool = False) -> Parameters:
+    def of(matrices: list[Tensor], vectors: list[Tensor], ready: bool = False, packed=()) -> Parameters:
         layers = len(vectors) - 7
         gate = matrices[1 + layers] if len(matrices) > 1 + layers else None
         mlp = list(matrices[1 : 1 + layers])
-        return Parameters(matrices[0], mlp, gate, *vectors[:7], list(vectors[7:]), ready=ready)
+        more = dict(ready=ready, packed=tuple(packed))
+        return Parameters(matrices[0], mlp, gate, *vectors[:7], list(vectors[7:]), **more)
 
     def prepared(self, kind: torch.dtype) -> Parameters:
         """Matrices in the dtype to multiply in; queries, keys and values without their common mean, which

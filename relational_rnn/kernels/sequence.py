@@ -17,6 +17,7 @@ from relational_rnn.kernels.reference import Spec
 
 SIZES = (128, 256)  # of a slot; above, products are large enough to be launches of their own
 LAYERS = 5  # of the MLP, at most
+GATES = {None: 0, "memory": 1, "unit": 2}
 FILES = {
     "sequence_forward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "forward.cu"),
     "sequence_backward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "backward.cu"),
@@ -130,7 +131,7 @@ def _resident_tile(rows: int, size: int, layers: int, gates: int, clusters: int)
 
 def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -> Shape:
     batch, slots, size = memory.shape
-    gates = {None: 0, "memory": 1, "unit": 2}[spec.gate_style]
+    gates = GATES[spec.gate_style]
     source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
     layers = len(p.mlp_weights)
     clusters = nvrtc.clusters_at_once(size // 32, SHARED_BYTES, memory.device) if memory.is_cuda else CLUSTERS
@@ -214,6 +215,16 @@ def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor 
     return packed
 
 
+def prepacked(p: Parameters, spec: Spec, slots: int, compiled=nvrtc.compiled) -> tuple[Tensor, ...]:
+    """For Parameters.packed: forward products' weights as they stay, as they stream, and all vectors."""
+    p, size = _of_one_type(p), spec.num_heads * spec.head_size
+    source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
+    sizes = (size, slots, spec.num_heads, len(p.mlp_weights), GATES[spec.gate_style])
+    vectors = p.vectors[0].new_empty(sum(v.shape[0] for v in p.vectors))
+    kinds = (Shape(*sizes, 16, 8, 1, 1, depth, False, False, source) for depth in (0, 8))
+    return *(_pack(p, spec, kind, vectors, None, compiled) for kind in kinds), vectors
+
+
 def forward(
     memory: Tensor,
     inputs,
@@ -235,7 +246,11 @@ def forward(
     else:
         back, vectors = held.extra[3:5]
         kept = [held.rows, held.hidden, held.qkv, held.gates, held.attended, held.mlp, *held.extra[:3]]
-    packed = _pack(p, spec, kind, vectors, back, compiled)
+    if held is None and p.packed:
+        stay, stream, vectors = p.packed
+        packed = stream if kind.DEPTH else stay
+    else:
+        packed = _pack(p, spec, kind, vectors, back, compiled)
     args = [
         memory,
         *_given(inputs, gates_in, resets, packed, p, spec, vectors),

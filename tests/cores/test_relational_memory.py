@@ -311,7 +311,7 @@ def test_operators_pass_torchs_own_checks():
     arguments = (memory, qkv.requires_grad_(), gates, torch.rand(3, 2) < 0.5, *leaves)
     numbers = op._numbers(core.spec)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
-    torch.library.opcheck(op._scan, (*arguments, *numbers, True, False, False), test_utils=tests)
+    torch.library.opcheck(op._scan, (*arguments, *numbers, True, False, False, []), test_utils=tests)
 
 
 def test_torch_compile_sees_one_operator():

@@ -96,7 +96,8 @@ class EmulatedRows:
 
     class Inputs:
         def __init__(self, raw, p, kept, computed=False):
-            self.normed, self.raw, self.gradient = kept[0], raw, None
+            self.normed = torch.empty_like(raw) if kept is None else kept[0]
+            self.raw, self.gradient = raw, None
             centred = raw.float() - raw.float().mean(-1, keepdim=True)
             self.normed.copy_(centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPSILON))
 
@@ -167,6 +168,20 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
         d_gates = found.gates_in[..., : x.gates_in.shape[-1]]
         worst["gates_in"] = relative(d_gates, gradients.gates_in)
     assert max(worst.values()) < 8e-3, worst
+
+
+@needs_compiler
+@pytest.mark.parametrize("how", [MIDDLE, RESIDENT_16])
+def test_weights_packed_before_are_those_packed_in_the_call(how, monkeypatch):
+    monkeypatch.setattr(sequence, "how", lambda *_: how)
+    x = example(4, 4, 256, 2, "unit", 3)
+    p, rows = Parameters.of([m.bfloat16() for m in x.matrices], x.vectors, ready=True), EmulatedRows()
+    packed = sequence.prepacked(p, x.spec, 4, compiled)
+    arguments = (x.memory, x.qkv_in, x.gates_in, None)
+    expected, _, _ = recurrence.forward(*arguments, p, x.spec, rows, keep=False)
+    monkeypatch.setattr(sequence, "_pack", None)  # nothing is packed
+    found, _, _ = recurrence.forward(*arguments, p._replace(packed=packed), x.spec, rows, keep=False)
+    assert torch.equal(found, expected)
 
 
 @given(
