@@ -10,7 +10,7 @@ from typing import Any, Literal
 from relational_rnn.cores.base import require
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-OPTIMIZERS = ("adam", "rmsprop")
+OPTIMIZERS = ("adam", "rmsprop", "muon")
 ADDED = {"added": True}  # marks a field that older run folders lack; its default is what they did
 
 
@@ -30,8 +30,10 @@ class Training:
     """Where linear and cosine end, and the floor of exponential."""
     adam_beta2: float = 0.999
     """Memory of Adam's squared gradients; shorter (0.98) gets small models off a plateau sooner."""
-    optimizer: Literal["adam", "rmsprop"] = field(default="adam", metadata=ADDED)
-    """Adam, or RMSProp without momentum as IMPALA has it."""
+    optimizer: Literal["adam", "rmsprop", "muon"] = field(default="adam", metadata=ADDED)
+    """Adam; RMSProp without momentum as IMPALA has it; or Muon for large matrices and Adam for the rest."""
+    muon_ratio: float = field(default=3.0, metadata=ADDED)
+    """Muon: the learning rate of large matrices, as a multiple of the others' (training/muon.py)."""
     rmsprop_decay: float = field(default=0.99, metadata=ADDED)
     """Memory of RMSProp's squared gradients."""
     epsilon: float | None = field(default=None, metadata=ADDED)
@@ -81,6 +83,7 @@ class Training:
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
         require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " | ".join(OPTIMIZERS))
+        require(self.muon_ratio > 0, "muon_ratio", self.muon_ratio, "more than 0")
         require(0 <= self.rmsprop_decay < 1, "rmsprop_decay", self.rmsprop_decay, "0 or more, less than 1")
         epsilon = self.epsilon
         require(epsilon is None or epsilon > 0, "epsilon", epsilon, "None or more than 0")

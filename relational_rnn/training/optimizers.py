@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from relational_rnn.training.config import Training
+from relational_rnn.training.muon import Muon, large_matrices
 
 
 def make_optimizer(model: nn.Module, config: Training, device: torch.device) -> torch.optim.Optimizer:
@@ -17,6 +18,12 @@ def make_optimizer(model: nn.Module, config: Training, device: torch.device) -> 
         options |= dict(alpha=config.rmsprop_decay, eps=config.epsilon or 0.01, foreach=True)
         return torch.optim.RMSprop(model.parameters(), **options)
     options |= dict(betas=(0.9, config.adam_beta2), eps=config.epsilon or 1e-8, fused=True)
+    if config.optimizer == "muon":
+        matrices = large_matrices(model)
+        known = {id(p) for p in matrices}
+        others = [p for p in model.parameters() if id(p) not in known]
+        adam = torch.optim.Adam([dict(params=others)], **options)
+        return Muon(matrices, adam, config.muon_ratio) if matrices else adam
     if config.weight_decay == 0:
         return torch.optim.Adam(model.parameters(), **options)
     matrices = dict(params=[p for p in model.parameters() if p.dim() > 1], weight_decay=config.weight_decay)

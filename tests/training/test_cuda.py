@@ -20,6 +20,8 @@ def make(core="rmc", **training):
     curriculum = replace(base.curriculum, threshold=1e-3)  # every interval opens the next stage
     training = replace(base.training, device="cuda", **training)
     config = replace(base, core=core, training=training, curriculum=curriculum)
+    if training.optimizer == "muon":  # which is for large matrices
+        config = replace(config, model=replace(config.model, total_units=128, mem_slots=2, num_heads=2))
     device = pick_device("cuda")
     return config, Trainer(NthFarthestProblem(config, device), config.training, device)
 
@@ -58,11 +60,16 @@ def test_every_replay_draws_new_data():
     assert len(set(losses)) == 30
 
 
-def test_the_learning_rate_is_read_at_every_replay():
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_the_learning_rate_is_read_at_every_replay(optimizer):
     """With a rate of 1e-30 after the warm-up of the graph the weights must stay; zeros may become 1e-30."""
-    _, trainer = make(schedule="linear", steps=20, log_every=10, checkpoint_every=10, eval_every=0)
+    more = dict(log_every=10, checkpoint_every=10, eval_every=0, optimizer=optimizer)
+    _, trainer = make(schedule="linear", steps=20, **more)
+    begin = weights(trainer)
     trainer.run(until=10)
     before = weights(trainer)
+    assert all(t.isfinite().all() for t in before.values())
+    assert max((before[name] - begin[name]).abs().max() for name in before) > 1e-4
     trainer.config = replace(trainer.config, learning_rate=1e-30, final_learning_rate=0.0)
     trainer.run()
     after = weights(trainer)

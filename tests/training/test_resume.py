@@ -9,6 +9,7 @@ from relational_rnn.experiments.nth_farthest import NthFarthestProblem, smoke
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.loop import Diverged, Trainer
+from relational_rnn.training.muon import Muon
 from relational_rnn.training.run_folder import RunFolder
 
 CPU = torch.device("cpu")
@@ -89,6 +90,20 @@ def test_stop_at_every_few_steps(tmp_path, uninterrupted):
         trainer.run(until=trainer.step + 7)
         trainer.save()
     same(outcome(trainer.run_folder), uninterrupted["rmc"])
+
+
+def test_muon_resumes(tmp_path):
+    settings = config(optimizer="muon", steps=20, checkpoint_every=20)
+    settings = replace(settings, model=replace(settings.model, total_units=128, mem_slots=2, num_heads=2))
+    whole, parts = (fresh(settings, tmp_path / name) for name in ("whole", "parts"))
+    assert isinstance(whole.optimizer, Muon)
+    whole.run()
+    parts.run(until=7)
+    parts.save()
+    parts.run_folder.close()
+    parts = resumed(settings, tmp_path / "parts")
+    parts.run()
+    same(outcome(parts.run_folder), outcome(whole.run_folder))
 
 
 def test_records_after_the_checkpoint_are_made_again(tmp_path, uninterrupted):
