@@ -153,13 +153,13 @@ def paper() -> Config:
 
 
 def fast() -> Config:
-    """The paper's game and agent for one modern GPU: 4096 games at once, Adam, bf16; 1e9 steps.
+    """The paper's game and agent for one modern GPU: 4096 games at once, Muon, bf16; 1e9 steps.
 
     rmc train box-world --preset fast
     Expected score: not run yet as it stands. With clipping at 1 and tags="view" 13,000 updates (532 million
     steps, 228 s on an H200) solved 36 % of the levels, and a spike of the gradient undid much on the way.
     The paper's are discount, entropy cost, unroll and network. Guesses: the number of games and that each
-    update takes a quarter of them (acting takes a GPU nearly as long for 1024 games as for 4096), Adam's
+    update takes a quarter of them (acting takes a GPU nearly as long for 1024 games as for 4096), Muon, the
     learning rate and its decay, clipping, the baseline cost, and that tags tell the place in the room.
     results/LOG.md has the small runs on a CPU that they come from.
     """
@@ -171,6 +171,8 @@ def fast() -> Config:
         final_learning_rate=1e-5,
         warmup_steps=100,
         clip_norm=0.1,
+        optimizer="muon",
+        muon_ratio=1.0,
         precision="bf16",
         log_every=100,
         eval_every=2000,

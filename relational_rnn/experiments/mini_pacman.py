@@ -94,7 +94,7 @@ def paper() -> Config:
 
 
 def fast() -> Config:
-    """The same game and agent for one modern GPU: 4096 games at once, Adam, bf16; 1e9 steps.
+    """The same game and agent for one modern GPU: 4096 games at once, Muon, bf16; 1e9 steps.
 
     rmc train mini-pacman --preset fast [--task.view full] [--core lstm]
     Expected score: not run yet.
@@ -111,6 +111,8 @@ def fast() -> Config:
         final_learning_rate=1e-5,
         warmup_steps=100,
         clip_norm=0.1,
+        optimizer="muon",
+        muon_ratio=1.0,
         precision="bf16",
         log_every=100,
         eval_every=4000,
