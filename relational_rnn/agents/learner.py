@@ -182,7 +182,7 @@ class AgentProblem(Agent):
         **options,
     ):
         super().__init__(network, learning, eval_env=eval_env or env, **options)
-        self.env = base.compiled(env) if learning.compile and env.device.type == "cuda" else env
+        self.env = base.compiled(env) if learning.compile and base.worth_compiling(env) else env
         self.games, self.seed, self.stagger = games, seed, stagger
         self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
         self.shares = shares = learning.updates_per_unroll

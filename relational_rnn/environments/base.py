@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,12 @@ def pick(uniform: Tensor, count: Tensor | int) -> Tensor:
 def look_up(table: Tensor, index: Tensor) -> Tensor:
     """table[index] for an integer index of any shape; several times faster than indexing on the CPU."""
     return table.index_select(0, index.reshape(-1)).view(*index.shape, *table.shape[1:])
+
+
+def worth_compiling(env) -> bool:
+    """Games that are tensors, on a GPU, where there is Triton to fuse their kernels."""
+    on_gpu = env.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    return on_gpu and hasattr(env, "step_given")
 
 
 def compiled(env):

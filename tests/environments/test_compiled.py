@@ -1,6 +1,7 @@
 """Games fused by torch.compile are the same games."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +33,16 @@ def test_compiled_games_play_the_same(name):
             assert torch.equal(ours, theirs)
         ended += step.done.sum().item()
     assert ended > 10
+
+
+def test_only_games_of_tensors_on_a_gpu_with_triton_are_worth_it(monkeypatch):
+    monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: name == "triton")
+    games = SimpleNamespace(device=torch.device("cuda"), step_given=None)
+    assert base.worth_compiling(games)
+    assert not base.worth_compiling(SimpleNamespace(device=games.device))
+    assert not base.worth_compiling(SimpleNamespace(device=torch.device("cpu"), step_given=None))
+    monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: None)
+    assert not base.worth_compiling(games)
 
 
 def test_what_is_not_made_of_tensors_cannot_be_compiled():
