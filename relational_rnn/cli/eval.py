@@ -11,11 +11,11 @@ from relational_rnn.cli.train import make_trainer, take_option, user_errors
 from relational_rnn.experiments import open_run
 
 HELP = """\
-usage: rmc eval FOLDER [--device auto|cpu|cuda] [--episodes N]
+usage: rmc eval FOLDER [--device auto|cpu|cuda] [--samples N | --episodes N]
 
-Prints one JSON object: the run, the step of its newest weights and the scores on fresh samples; of an
-agent, with the best action of every step (greedy) and with actions drawn from its policy (sampled), each
-over --episodes (those of the run). More options for language models: rmc eval FOLDER --help.
+Prints one JSON object: the run, the step of its newest weights and the scores on fresh samples (as many as
+in the run, or --samples); of an agent, with the best action of every step (greedy) and with actions drawn
+from its policy (sampled), each over --episodes (those of the run). More options for language models: rmc eval FOLDER --help.
 """
 
 
@@ -34,6 +34,7 @@ def main(arguments: list[str]) -> int:
         return 0
     arguments, device = take_option(arguments, "--device", default="auto")
     arguments, episodes = take_option(arguments, "--episodes")
+    arguments, samples = take_option(arguments, "--samples")
     if len(arguments) != 1:
         raise UsageError(f"rmc eval takes one run folder, got {arguments}")
     from dataclasses import replace
@@ -50,6 +51,10 @@ def main(arguments: list[str]) -> int:
                 raise UsageError(f"--episodes is for agents; {arguments[0]} is of {experiment.NAME!r}")
             count = whole_number("--episodes", episodes, 1)
             config = replace(config, evaluation=replace(config.evaluation, episodes=count))
+        if samples is not None:
+            if not hasattr(config, "eval_samples"):
+                raise UsageError(f"--samples is not for agents; {arguments[0]} is of {experiment.NAME!r}")
+            config = replace(config, eval_samples=whole_number("--samples", samples, 1))
         trainer = make_trainer(experiment, config)
         step = load_weights(run, trainer.problem.model)["step"]
         trainer.average = None  # the model has the averages already

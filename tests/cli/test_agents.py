@@ -142,3 +142,5 @@ def test_eval_over_more_episodes(trained, capsys):
     assert round(scores["sampled_solved"] * 40, 6) % 1 == 0
     assert main(["eval", str(trained), "--episodes", "none"]) == 2
     assert "--episodes 'none' is not allowed" in capsys.readouterr().err
+    assert main(["eval", str(trained), "--samples", "40"]) == 2
+    assert "--samples is not for agents" in capsys.readouterr().err

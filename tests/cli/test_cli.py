@@ -122,6 +122,8 @@ def test_train_and_eval(tmp_path, capsys, core):
     assert main(["eval", str(run)]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores == {"run": str(run), "step": 60, "accuracy": records[-1]["eval_accuracy"]}
+    assert main(["eval", str(run), "--samples", "7"]) == 0  # of 7 samples a whole number is right
+    assert round(json.loads(capsys.readouterr().out)["accuracy"] * 7, 6) % 1 == 0
     assert snapshot(run) == before
     described = RunFolder.open(run).config()
     assert (described["preset"], described["config"]["core"], described["config"]["training"]["seed"]) == (
