@@ -15,7 +15,8 @@ usage: rmc eval FOLDER [--device auto|cpu|cuda] [--samples N | --episodes N]
 
 Prints one JSON object: the run, the step of its newest weights and the scores on fresh samples (as many as
 in the run, or --samples); of an agent, with the best action of every step (greedy) and with actions drawn
-from its policy (sampled), each over --episodes (those of the run). More options for language models: rmc eval FOLDER --help.
+from its policy (sampled), each over --episodes (those of the run).
+More options for language models: rmc eval FOLDER --help.
 """
 
 
