@@ -56,7 +56,7 @@ class LearningToExecuteProblem(Problem):
 
     def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
         length, nest = self.curriculum.level.tolist()
-        self.curriculum.update(metrics["loss"])
+        self.curriculum.update(metrics["loss"], metrics["accuracy"])
         return {"length": length, "nest": nest}
 
     def evaluate(self) -> dict[str, float]:

@@ -127,6 +127,8 @@ class Difficulty:
     """naive, combined: move on when the loss no longer grows by this fraction from interval to interval."""
     min_reports: int = 10
     """naive, combined: logging intervals a level gets at least."""
+    mastery: float = field(default=0.95, metadata=ADDED)
+    """mastery: move on when this share of an interval's characters is right."""
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
             curriculum.strategy,
             threshold=curriculum.threshold,
             min_reports=curriculum.min_reports,
+            mastery=curriculum.mastery,
             device=device,
         ),
         device=device,

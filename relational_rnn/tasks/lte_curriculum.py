@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relational_rnn.cores.base import require
 
-Strategy = Literal["mix", "naive", "combined", "baseline"]
+Strategy = Literal["mix", "naive", "combined", "baseline", "mastery"]
 
 
 class Curriculum:
@@ -21,17 +21,22 @@ class Curriculum:
 
     mix:       uniformly up to the maximum (the paper's choice).
     baseline:  always the maximum.
-    naive:     the level reached; it starts at length 1, nest 1.
+    naive:     the level reached.
     combined:  uniformly up to the level reached.
+    mastery:   half of the samples at the level reached, half uniformly up to it (ours).
 
-    The last two advance in `update`, as in Sonnet: the length first, then the nest. The level is a tensor
-    that changes in place, so a CUDA graph that captured `draw` follows it, and must not outlive it.
+    The last three start at length 1, nest 1 and advance in `update`: the length first, then the nest. Naive
+    and combined do so as in Sonnet, by the loss, and in effect after `min_reports`; mastery when enough
+    characters are right. The level is a tensor that changes in place, so a CUDA graph that captured `draw`
+    follows it, and must not outlive it.
 
     Args:
         length, nest: the maximum, that of the task.
-        strategy: one of the four.
-        threshold: `update` advances when the loss no longer grows by this fraction from report to report.
-        min_reports: reports a level gets at least.
+        strategy: one of the five.
+        threshold: naive and combined advance when the loss no longer grows by this fraction from report to
+            report.
+        min_reports: reports a level of theirs gets at least.
+        mastery: share of characters right that makes mastery advance.
     """
 
     def __init__(
@@ -42,44 +47,56 @@ class Curriculum:
         *,
         threshold: float = 0.1,
         min_reports: int = 10,
+        mastery: float = 0.95,
         device=None,
     ):
         require(strategy in get_args(Strategy), "strategy", strategy, ", ".join(get_args(Strategy)))
         require(length >= 1, "length", length, "1 or more")
         require(nest >= 1, "nest", nest, "1 or more")
         require(min_reports >= 2, "min_reports", min_reports, "2 or more, for there must be a difference")
+        require(0 < mastery <= 1, "mastery", mastery, "more than 0, at most 1")
         self.length, self.nest, self.strategy = length, nest, strategy
-        self.threshold, self.min_reports = threshold, min_reports
-        self.grows = strategy in ("naive", "combined")
-        self.uniform = strategy in ("mix", "combined")
+        self.threshold, self.min_reports, self.mastery = threshold, min_reports, mastery
+        self.grows = strategy in ("naive", "combined", "mastery")
+        self.uniform = {"mix": 1.0, "combined": 1.0, "mastery": 0.5}.get(strategy, 0.0)  # share of samples
         self.level = torch.tensor((1, 1) if self.grows else (length, nest), device=device)
         self._losses: deque[float] = deque(maxlen=min_reports)
 
     def draw(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(lengths [B], nests [B])."""
         level = self.level.to(generator.device)[:, None].expand(2, batch_size)
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator, device=generator.device)
+
         if self.uniform:
+            easier = 1 + (uniform(2, batch_size) * level).long()
             level = (
-                1 + (torch.rand(2, batch_size, generator=generator, device=generator.device) * level).long()
+                easier
+                if self.uniform == 1
+                else torch.where(uniform(batch_size) < self.uniform, easier, level)
             )
         return level[0], level[1]
 
-    def update(self, loss: float) -> bool:
-        """Report a loss; true if the level rose. A falling loss counts as no longer growing, as in Sonnet."""
-        if not self.grows:
+    def update(self, loss: float, accuracy: float) -> bool:
+        """Report what an interval had; true if the level rose."""
+        if not self.grows or self.level.tolist() == [self.length, self.nest]:
             return False
-        self._losses.append(float(loss))
+        ready = accuracy >= self.mastery if self.strategy == "mastery" else self._stopped_growing(float(loss))
+        if ready:
+            length, nest = self.level.tolist()
+            self.level.copy_(torch.tensor((length + 1, nest) if length < self.length else (length, nest + 1)))
+            self._losses.clear()
+        return ready
+
+    def _stopped_growing(self, loss: float) -> bool:
+        """A falling loss counts as no longer growing, as in Sonnet."""
+        self._losses.append(loss)
         if len(self._losses) < self.min_reports:
             return False
         losses = list(self._losses)
         growth = (losses[-1] - losses[0]) / (len(losses) - 1) / (sum(losses) / len(losses))
-        length, nest = self.level.tolist()
-        if growth >= self.threshold or (length, nest) == (self.length, self.nest):
-            return False
-        level = (length + 1, nest) if length < self.length else (length, nest + 1)
-        self.level.copy_(torch.tensor(level))
-        self._losses.clear()
-        return True
+        return growth < self.threshold
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""

@@ -108,6 +108,19 @@ def test_doctor_knows_every_extra():
 # ------------------------------------------------------------------ training
 
 
+def test_on_a_cpu_a_run_in_bf16_is_scored_in_32_bits(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main([*SMOKE, "--run", str(run), "--training.precision", "bf16"]) == 0
+    scores = []
+    for _ in range(2):
+        capsys.readouterr()
+        assert main(["eval", str(run), "--samples", "20000", "--device", "cpu"]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["accuracy"])
+        settings = run / "config.json"
+        settings.write_text(settings.read_text().replace('"bf16"', '"fp32"'))
+    assert scores[0] == scores[1]  # with autocast a few of 20,000 answers are others
+
+
 @pytest.mark.parametrize("core", ["rmc", "lstm"])
 def test_train_and_eval(tmp_path, capsys, core):
     run = tmp_path / "run"

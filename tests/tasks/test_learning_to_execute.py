@@ -271,7 +271,7 @@ def test_fixed_curricula():
     assert set(lengths.tolist()) == {5}
     assert set(nests.tolist()) == {2}
     for strategy in ("baseline", "mix"):
-        assert not any(Curriculum(5, 2, strategy).update(1.0) for _ in range(50))
+        assert not any(Curriculum(5, 2, strategy).update(1.0, accuracy=0.0) for _ in range(50))
 
 
 @pytest.mark.parametrize("strategy", ["naive", "combined"])
@@ -283,19 +283,30 @@ def test_growing_curricula(strategy):
         lengths, nests = curriculum.draw(500, generator)
         levels.append((lengths.max().item(), nests.max().item()))
         assert (lengths.min().item() == 1) == (strategy == "combined" or levels[-1][0] == 1)
-        curriculum.update(1.0)
+        curriculum.update(1.0, accuracy=0.0)
     assert sorted(set(levels), key=levels.index) == [(1, 1), (2, 1), (3, 1), (3, 2)]
 
 
 def test_a_growing_loss_holds_the_level_and_state_is_kept():
     curriculum = Curriculum(3, 2, "naive", threshold=0.1, min_reports=3)
-    assert not any(curriculum.update(value) for value in (1.0, 2.0, 4.0, 8.0))
+    assert not any(curriculum.update(value, accuracy=0.0) for value in (1.0, 2.0, 4.0, 8.0))
     copy = Curriculum(3, 2, "naive", threshold=0.1, min_reports=3)
     copy.load_state(curriculum.state())
-    assert copy.update(8.0) == curriculum.update(8.0)
-    assert copy.update(8.0)
-    assert curriculum.update(8.0)
+    assert copy.update(8.0, accuracy=0.0) == curriculum.update(8.0, accuracy=0.0)
+    assert copy.update(8.0, accuracy=0.0)
+    assert curriculum.update(8.0, accuracy=0.0)
     assert copy.level.tolist() == curriculum.level.tolist() == [2, 1]
+
+
+def test_mastery_advances_with_the_accuracy_and_keeps_what_was_easy():
+    curriculum = Curriculum(4, 2, "mastery", mastery=0.9)
+    assert not any(curriculum.update(loss, accuracy=0.89) for loss in (1.0, 0.5, 0.1) * 20)
+    assert [curriculum.update(1.0, accuracy=0.9) for _ in range(5)] == [True] * 4 + [False]  # 2, 3, 4, nest 2
+    lengths, nests = curriculum.draw(100_000, torch.Generator().manual_seed(0))
+    counts = torch.bincount(lengths)[1:] / 100_000
+    assert torch.allclose(counts, torch.tensor([0.125, 0.125, 0.125, 0.625]), atol=0.01)
+    hardest = ((lengths == 4) & (nests == 2)).float().mean().item()
+    assert hardest == pytest.approx(0.5 + 0.5 / 8, abs=0.01)  # length and nest of half the samples together
 
 
 def test_naive_samples_follow_the_level():
@@ -304,7 +315,7 @@ def test_naive_samples_follow_the_level():
     easy = decode(draw(task, 100, curriculum=curriculum).inputs)
     assert not any(re.search(r"\d\d|\(", program) for program in easy)
     for _ in range(20):
-        curriculum.update(1.0)
+        curriculum.update(1.0, accuracy=0.0)
     hard = decode(draw(task, 100, curriculum=curriculum).inputs)
     assert all(re.search(r"\(.*\d\d\d", program) for program in hard)
 
@@ -352,6 +363,8 @@ def test_bad_values():
         encode(["y=1"])
     with pytest.raises(ValueError, match="strategy='hard'"):
         Curriculum(5, 2, "hard")
+    with pytest.raises(ValueError, match=r"mastery=0 is not allowed"):
+        Curriculum(5, 2, "mastery", mastery=0)
     with pytest.raises(ValueError, match=r"curriculum=\(4, 2\)"):
         draw(LearningToExecute(), 3, curriculum=Curriculum(4, 2))
     with pytest.raises(ValueError, match=r"logits shape=\[9, 3, 45\]"):
