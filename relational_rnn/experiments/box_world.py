@@ -156,8 +156,7 @@ def fast() -> Config:
     """The paper's game and agent for one GPU: 4096 games at once, growing levels, Muon, bf16; 1e9 steps.
 
     rmc train box-world --preset fast
-    Expected score: not run yet as it stands. With clipping at 1 and tags="view" 13,000 updates (532 million
-    steps, 228 s on an H200) solved 36 % of the levels, and a spike of the gradient undid much on the way.
+    54.9 % after 18,000 updates (737 million steps, 420 s on an H200 that it shared); stopped at 19,600.
     The paper's are discount, entropy cost, unroll and network. Guesses: the number of games and that each
     update takes a quarter of them (acting takes a GPU nearly as long for 1024 games as for 4096), Muon, that
     training begins with one box and no distractor (evaluation always has the paper's mix), the learning rate

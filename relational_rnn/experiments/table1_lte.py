@@ -246,25 +246,27 @@ def paper() -> Config:
 
 
 def fast() -> Config:
-    """The paper's tasks, updates and batches on one modern GPU, with Muon and a decaying rate. The RMC has 4
-    slots of 256, so that a sequence is one launch, and unit gates, with which it learns addition sooner.
+    """The paper's tasks with Muon, a decaying rate and batches so small that three tasks share a GPU. The RMC
+    has 4 slots of 256, so that a sequence is one launch, and unit gates, with which it learns addition sooner.
 
-    rmc train lte --preset fast --task program --core rmc
-    Not run as it stands; with other batches and gates: results/LOG.md. bf16 for the RMC, TF32 for others.
+    rmc train lte --preset fast --task addition --core rmc
+    On an H200, three tasks at once, in 9 minutes: addition 99.8 % (the paper: 99.9), but control 55 % (99.6)
+    and full programs 40 % (79.0) when stopped at update 109,500. bf16 for the RMC, TF32 for others.
     """
     training = Training(
-        steps=200_000,
-        batch_size=128,
+        steps=125_000,
+        batch_size=60,
         learning_rate=1e-3,
         schedule="cosine",
         final_learning_rate=1e-5,
         warmup_steps=500,
         clip_norm=1.0,
         optimizer="muon",
+        muon_ratio=6.0,
         precision="bf16",
         log_every=500,
-        eval_every=10_000,
-        checkpoint_every=10_000,
+        eval_every=12_500,
+        checkpoint_every=2_500,
     )
     return Config(training=training, rmc=RMC(total_units=1024, gate_style="unit"))
 
