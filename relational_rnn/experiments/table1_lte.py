@@ -247,7 +247,7 @@ def paper() -> Config:
 
 def fast() -> Config:
     """The paper's tasks with Muon, a decaying rate and batches so small that three tasks share a GPU. The RMC
-    has 4 slots of 256, so that a sequence is one launch, and unit gates, with which it learns addition sooner.
+    has 4 slots of 256: a sequence is one launch; and unit gates, with which it learns addition sooner.
 
     rmc train lte --preset fast --task addition --core rmc
     On an H200, three tasks at once, in 9 minutes: addition 99.8 % (the paper: 99.9), but control 55 % (99.6)
