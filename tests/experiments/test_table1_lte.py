@@ -79,9 +79,9 @@ def test_dnc_controller_is_feed_forward_for_memorisation(task):
     assert isinstance(core.controller, torch.nn.ModuleList) == (task in ("copy", "reverse", "double"))
 
 
-def test_fast_sees_as_many_samples_as_the_paper():
+def test_fast_sees_fewer_samples_than_the_paper():
     fast, paper = table1_lte.fast().training, table1_lte.paper().training
-    assert fast.steps * fast.batch_size == paper.steps * paper.batch_size
+    assert fast.steps * fast.batch_size < paper.steps * paper.batch_size
 
 
 def test_nest3_is_the_figures_difficulty():
