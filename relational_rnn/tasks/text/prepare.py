@@ -74,6 +74,10 @@ def prepare(
     `max_size` counts <unk> and <eos>; `tokenizer` is the corpus's own unless given; `dtype` is the smallest
     that does. With more than one worker, a script must call this under `if __name__ == "__main__":`.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # A worker of an unguarded script runs it, down to here, where it would wait for its parent's lock.
+        guard = 'call it under `if __name__ == "__main__":`, or with workers=1'
+        raise RuntimeError(f"prepare() starts processes that import the script which calls it: {guard}")
     folder, tokenizer = Path(folder), tokenizer or corpus.tokenizer
     if tokenizer not in TOKENIZERS:
         raise ValueError(f"tokenizer={tokenizer!r} is not allowed; allowed: {', '.join(TOKENIZERS)}")

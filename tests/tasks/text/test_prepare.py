@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -179,6 +181,28 @@ def test_a_failure_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, whe
         open_prepared(out)
     assert not (out / "scratch.partial").exists()
     assert len(prepare(corpus, out).vocabulary) > 2
+
+
+def test_a_script_that_does_not_guard_its_workers_is_told_so(tmp_path):
+    """Not: waits for ever, as its workers would for the lock that it holds."""
+    make_wikitext(tmp_path / "corpus")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from relational_rnn.tasks.text import prepare, reading, corpora\n"
+        "reading.BLOCK = 10\n"  # so that even this corpus wants workers
+        f"prepare.prepare(corpora.wikitext({str(tmp_path / 'corpus')!r}), {str(tmp_path / 'out')!r})\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert ran.returncode == 1
+    assert 'call it under `if __name__ == "__main__":`, or with workers=1' in ran.stderr
+    assert not (tmp_path / "out" / "scratch.partial").exists()
 
 
 def prepare_slowly(corpus, out):
