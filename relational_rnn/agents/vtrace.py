@@ -55,8 +55,7 @@ def vtrace(
     corrections = torch.empty_like(deltas)  # v - V
     correction = torch.zeros_like(bootstrap)
     for t in reversed(range(shape[0])):
-        correction = torch.addcmul(deltas[t], carried[t], correction)
-        corrections[t] = correction
+        correction = torch.addcmul(deltas[t], carried[t], correction, out=corrections[t])
     targets = values + corrections
     next_targets = torch.cat((targets[1:], bootstrap[None]))
     return Targets(targets, rho * (rewards + discounts * next_targets - values))
