@@ -177,9 +177,8 @@ class RecurrentCore(nn.Module):
             batch, begin = sizes[t], t
             while t < len(sizes) and sizes[t] == batch:
                 t += 1
-            running = first_tensor(state).shape[0]
-            finished.append(map_state(lambda s, b=batch: s[b:], state))  # sequences that ended before `begin`
-            if running != batch:
+            if first_tensor(state).shape[0] != batch:  # some sequences ended before `begin`
+                finished.append(map_state(lambda s, b=batch: s[b:], state))
                 state = map_state(lambda s, b=batch: s[:b], state)
             stretch = data[start : start + (t - begin) * batch].reshape(t - begin, batch, *self.input_shape)
             output, state = self.scan(stretch, state, None)

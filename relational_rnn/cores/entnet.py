@@ -105,7 +105,8 @@ class EntNet(RecurrentCore):
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
         options = dict(device=self.keys.device if device is None else device, dtype=dtype or self.keys.dtype)
         if self.style == "henaff":
-            return self.keys.to(**options).expand(batch_size, -1, -1)
+            # a copy: whoever writes to a state must not write to the keys
+            return self.keys.to(**options).expand(batch_size, -1, -1).clone()
         zeros = torch.zeros(batch_size, self.num_cells, self.cell_size, **options)
         return zeros, zeros.clone()
 

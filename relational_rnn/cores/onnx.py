@@ -67,7 +67,8 @@ def export_step(core: RecurrentCore, path: Path | str) -> Path:
     _need("onnx", "onnxscript")
     core = portable(core)
     state = flat_state(core.initial_state(BATCH))
-    example = (torch.zeros(BATCH, *core.input_shape), torch.ones(BATCH, dtype=torch.bool), *state)
+    x = torch.zeros(BATCH, *core.input_shape, dtype=torch.float32)  # whatever torch's default is
+    example = (x, torch.ones(BATCH, dtype=torch.bool), *state)
     batch = torch.export.Dim("batch")
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
@@ -104,7 +105,7 @@ def run(path: Path | str, core: RecurrentCore, x: Tensor, resets: Tensor) -> lis
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = state_names(core)
     shapes = [t.shape[1:] for t in flat_state(core.initial_state(1, device="cpu"))]
-    state = [torch.zeros(x.shape[1], *shape).numpy() for shape in shapes]
+    state = [torch.zeros(x.shape[1], *shape, dtype=torch.float32).numpy() for shape in shapes]
     outputs = []
     for now, reset in zip(x.float().numpy(), resets.numpy(), strict=True):
         inputs = {"x": now, "reset": reset, **dict(zip(names, state, strict=True))}
@@ -123,7 +124,8 @@ def check(path: Path | str, core: RecurrentCore, *, steps: int = 5, batch: int =
     """
     core = portable(core)
     core.batch_first = False
-    x = torch.randn(steps, batch, *core.input_shape, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(steps, batch, *core.input_shape, generator=generator, dtype=torch.float32)
     resets = torch.zeros(steps, batch, dtype=torch.bool)
     resets[0] = True
     resets[steps // 2, 1 % batch] = True

@@ -166,7 +166,7 @@ class RelationalMemory(RecurrentCore):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
             return super().scan(x, state, resets)
         memories, _ = self._scan(x, state, resets)
-        last = memories[-1] if x.shape[0] else state
+        last = memories[-1].clone() if x.shape[0] else state  # else what is written to one changes the other
         return memories.flatten(2), last
 
     def forward(
@@ -193,7 +193,7 @@ class RelationalMemory(RecurrentCore):
         require(x.shape[0] > 0, "length of the input", 0, f"at least 1 with {asked}")
         bias = None if attention_bias is None else self._checked_bias(attention_bias, restore, x)
         memories, trace = self._scan(x, state, resets, need_weights, bias=bias)
-        output, state = restore(memories.flatten(2)), restore.state(memories[-1])
+        output, state = restore(memories.flatten(2)), restore.state(memories[-1].clone())
         if not need_weights:
             return output, state
         return output, state, Trace(*(None if part is None else restore(part) for part in trace))
@@ -215,6 +215,7 @@ class RelationalMemory(RecurrentCore):
         given = given.transpose(0, 1) if restore.batched and restore.batch_first else given
         if bias.device != x.device:
             raise ValueError(f"attention_bias is on {bias.device}, the input on {x.device}")
+        given = given.to(self.input_projection.weight.dtype)  # in which a number may be -inf
         if bool((given == float("-inf")).all(-1).any()) or not bool((given < float("inf")).all()):
             raise ValueError("attention_bias must leave every query row a key row, and have no inf or NaN")
         return given.expand(wanted)

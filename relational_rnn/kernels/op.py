@@ -327,9 +327,9 @@ def _autograd(ctx, grads):
 def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors):
     """The same gradients through reference.py, so that they can be differentiated again."""
     tensors = [memory, qkv_in, gates_in, *matrices, *vectors]
-    leaves = [t if t is None or t.requires_grad else t.detach().requires_grad_() for t in tensors]
+    leaves = [None if t is None else _apart(t) for t in tensors]
     memory, qkv_in, gates_in, *rest = leaves
-    p = Parameters.of(rest[: len(matrices)], rest[len(matrices) :])
+    p = Parameters.of([m.to(memory.dtype) for m in rest[: len(matrices)]], rest[len(matrices) :])
     block = Block(p.qkv_weight, *p[3:10])
     weights = Weights((block,), tuple(zip(p.mlp_weights, p.mlp_biases, strict=True)), p.gate_weight)
     raw = qkv_in[..., : p.qkv_bias.shape[0]].to(memory.dtype)
@@ -344,6 +344,12 @@ def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vecto
     if gates_in is None:
         found.insert(2, None)
     return *found[:3], found[3 : 3 + len(matrices)], found[3 + len(matrices) :]
+
+
+def _apart(t: Tensor) -> Tensor:
+    """A view to differentiate by: `qkv_in` is made of the same weights as the recurrence, and what is asked
+    for is each one's own share, not what reaches it through another."""
+    return t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
 
 
 _scan.register_autograd(_autograd, setup_context=_setup_context)

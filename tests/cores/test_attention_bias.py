@@ -93,6 +93,18 @@ def test_the_same_in_every_layout_and_backend(rows):
 
 
 @pytest.mark.parametrize(
+    ("core_dtype", "dtype"), [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)]
+)
+def test_a_bias_of_another_precision_is_cast(core_dtype, dtype):
+    core, x = make(dtype=core_dtype)
+    x, cut = x.to(core_dtype), bias()
+    output, _ = core(x, attention_bias=cut.to(dtype))
+    assert torch.equal(output, core(x, attention_bias=cut.to(core_dtype))[0])
+    with pytest.raises(ValueError, match="every query row a key row"):  # what is -inf in the core's dtype
+        core(x, attention_bias=torch.full((1,) * 6, torch.finfo(dtype).min, dtype=dtype))
+
+
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (torch.zeros(T, B, 1, H, N, N), r"shape \[5, 3, 1, 2, 4, 4\]; allowed: \[5, 3, 1, 2, 5, 5\]"),

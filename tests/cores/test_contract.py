@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from relational_rnn import DNC, LSTM, ConvLSTM, DeepLSTM, EntNet, RelationalMemory
 from relational_rnn.cores.base import RecurrentCore, first_tensor, map_state
+from tests.cores.baseline_oracle import flat
 
 CORES = {
     "relational memory": lambda: RelationalMemory(5, 3, 4, 2),
@@ -55,6 +57,27 @@ def test_a_state_of_another_precision_is_cast(core):
     state = core.initial_state(2)
     output, _ = core.step(x, map_state(torch.Tensor.double, state))
     torch.testing.assert_close(output, core.step(x, state)[0])
+
+
+@every_core
+def test_a_state_of_another_precision_is_cast_for_packed_sequences_too(core):
+    packed = pack_sequence([torch.randn(n, *core.input_shape) for n in (2, 3)], enforce_sorted=False)
+    _, state = core(packed, map_state(torch.Tensor.double, core.initial_state(2)))
+    assert {part.dtype for part in flat(state)} == {torch.float32}
+
+
+@every_core
+def test_what_is_written_to_a_state_changes_nothing_else(core):
+    """Neither the outputs, of which nn.LSTM's states are no part either, nor the parameters."""
+    weights = copy.deepcopy(core.state_dict())
+    with torch.no_grad():
+        output, state = core(torch.randn(3, 2, *core.input_shape))
+        before = output.clone()
+        for part in (*flat(state), *flat(core.initial_state(2)), *flat(core.initial_state(1))):
+            part[0] = 7.0
+    assert torch.equal(output, before)
+    for name, tensor in core.state_dict().items():
+        assert torch.equal(tensor, weights[name]), name
 
 
 @every_core

@@ -65,6 +65,18 @@ def test_the_core_itself_is_not_changed(tmp_path):
     assert next(core.parameters()).dtype == torch.float64
 
 
+def test_torchs_default_dtype_does_not_matter(tmp_path):
+    torch.set_default_dtype(torch.float64)
+    try:
+        core = RelationalMemory(5, 2, 4)
+        path = onnx.export_step(core, tmp_path / "core.onnx")
+        assert onnx.check(path, core) < 1e-5
+    finally:
+        torch.set_default_dtype(torch.float32)
+    kinds = {i.type.tensor_type.elem_type for i in onnx_package.load(str(path)).graph.input}
+    assert kinds == {onnx_package.TensorProto.FLOAT, onnx_package.TensorProto.BOOL}
+
+
 def test_a_file_of_other_weights_is_noticed(tmp_path):
     core = LSTM(3, 4)
     path = onnx.export_step(core, tmp_path / "core.onnx")

@@ -286,6 +286,37 @@ def test_gradients_of_gradients(backend):
     assert torch.autograd.gradgradcheck(lambda x, s: core(x, s)[0], (x, state))
 
 
+@pytest.mark.parametrize("style", ["unit", "memory", None])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_of_gradients_of_the_weights(style, recompute):
+    """What the input's share and the recurrence make of the same weights is counted once; a second chunk's
+    first memory hangs on them too."""
+    found = []
+    for backend in ("torch", "reference"):
+        config = dict(mem_slots=3, head_size=2, num_heads=2, gate_style=style, key_size=3)
+        core = perturbed(config, backend=backend, recompute=recompute)
+        x, state = example(core, 4, 2)
+        resets = torch.tensor([[False, True], [False, False]])
+        _, middle = core(x[:2], state, resets=resets)
+        output, _ = core(x[2:], middle)
+        leaves = [x, state, *core.parameters()]
+        first = torch.autograd.grad(output.sin().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        found.append([*first, *second])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_gradients_in_low_precision(dtype):
+    core = RelationalMemory(3, 2, 4, 2, backend="torch", dtype=dtype)
+    x = torch.randn(3, 2, 3, dtype=dtype, requires_grad=True)
+    (gradient,) = torch.autograd.grad(core(x)[0].sum(), x, create_graph=True)
+    gradient.square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(p.grad.dtype == dtype and p.grad.isfinite().all() for p in core.parameters())
+
+
 @pytest.mark.parametrize("backend", ["reference", "auto"])
 def test_vmap_over_states(backend):
     core = RelationalMemory(3, 2, 4, backend=backend)
