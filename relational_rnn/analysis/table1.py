@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from relational_rnn.tasks.learning_to_execute import LearningToExecute
@@ -44,8 +43,8 @@ def read_cell(path: Path) -> dict:
         last, best = evaluations[-1], max(evaluations, key=lambda record: record["eval_accuracy"])
         cell |= {"accuracy": last["eval_accuracy"], "solved": last["eval_solved"], "eval_step": last["step"]}
         cell |= {"best_accuracy": best["eval_accuracy"], "best_step": best["step"]}
-    sessions = json.loads((path / "environment.json").read_text())
-    return cell | {"commit": sessions[-1]["commit"], "gpu": sessions[-1]["gpu"]}
+    session = (run.sessions() or [{}])[-1]
+    return cell | {"commit": session.get("commit"), "gpu": session.get("gpu")}
 
 
 def read_table(runs: Path, paper: dict[str, dict[str, float]]) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import select
@@ -52,6 +53,8 @@ COMMANDS = (
     "ablate",
     "sweep",
 )
+# A file or folder that cannot be written, or read: for the user to put right, and no fault of the program.
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -84,6 +87,12 @@ def run(arguments: list[str]) -> int:
         return importlib.import_module(f"relational_rnn.cli.{command}").main(rest)
     except UsageError as error:
         print(f"rmc: error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"rmc: error: {where}{error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("rmc: interrupted", file=sys.stderr)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
+from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
@@ -85,7 +86,5 @@ def take_numbers(arguments: list[str], defaults: dict[str, int]) -> tuple[list[s
     numbers = {}
     for option, default in defaults.items():
         arguments, text = take_option(arguments, option, default=str(default))
-        if not text.isdigit():
-            raise UsageError(f"{option} {text!r} is not allowed; allowed: a whole number")
-        numbers[option.removeprefix("--")] = int(text)
+        numbers[option.removeprefix("--")] = whole_number(option, text)
     return arguments, numbers

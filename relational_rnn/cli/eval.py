@@ -23,7 +23,7 @@ from its policy (sampled), each over --episodes (those of the run). On a CPU a r
 def main(arguments: list[str]) -> int:
     asks = {"-h", "--help"} & set(arguments)
     folders = [argument for argument in arguments if argument not in asks]
-    if folders and is_language_model(folders[0]):
+    if any(map(is_language_model, folders)):  # options may come before the folder
         from relational_rnn.cli import eval_language
 
         if not asks:

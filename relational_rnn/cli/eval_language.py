@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
@@ -49,9 +50,9 @@ def main(arguments: list[str]) -> int:
 
     found = evaluate(arguments[0], splits, data, lengths, switches, precision, device)
     text = json.dumps(found)
+    print(text)  # first: it is not lost if the file cannot be written
     if out is not None:
         Path(out).write_text(text + "\n")
-    print(text)
     return 0
 
 
@@ -74,6 +75,8 @@ def evaluate(run_folder, splits, data, lengths, switches, precision, device) -> 
         device = pick_device(device)
         run, _, config = open_run(run_folder)
         model, vocabulary, _, step = language_runs.load_model(run, config, device)
+        if data is not None:  # the token files of another text must not replace the run's own
+            config = replace(config, prepared="")
         text = language_runs.load_text(config, vocabulary, data)
     set_float32_precision(precision)
     found = {"run": str(run.path), "core": config.core, "step": step, "precision": precision}

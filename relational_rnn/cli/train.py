@@ -118,7 +118,10 @@ def train(trainer, started: bool = False) -> int:
         trainer.save()  # step 0: from here on the run can always be resumed
     with StopRequest() as stop:
         if run is None:  # not the first process
-            trainer.run(stop=stop)
+            try:
+                trainer.run(stop=stop)
+            except CannotGoOn:  # as all processes; the first one says why
+                return 1
             if trainer.step < steps:
                 trainer.save()
             distributed.leave()

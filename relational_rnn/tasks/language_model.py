@@ -146,7 +146,7 @@ class LanguageModel(nn.Module):
     def log_probabilities(self, features: Tensor) -> Tensor:
         """Of every word, [..., V], from features [..., D]."""
         if self.adaptive is not None:
-            flat = self.adaptive.log_prob(features.float().flatten(0, -2))
+            flat = self.adaptive.log_prob(features.float().reshape(-1, features.shape[-1]))
             return flat.view(*features.shape[:-1], -1)
         logits = F.linear(features, self.embedding.weight.to(features.dtype))
         return (logits.float() + self.softmax_bias).log_softmax(-1)

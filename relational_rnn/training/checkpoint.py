@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -21,7 +22,13 @@ def save(path: Path, tensors: dict[str, Tensor], meta: dict) -> None:
     # Copies, because safetensors refuses tensors that share memory (tied weights).
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     temporary = path.with_name(path.name + TEMPORARY)
-    save_file(copies, temporary, metadata={"meta": json.dumps(meta)})
+    try:
+        save_file(copies, temporary, metadata={"meta": json.dumps(meta)})
+    except SafetensorError as error:  # of a full disk, say, it has the system's error in its text alone
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(temporary)) from error
     publish(temporary, path)
 
 

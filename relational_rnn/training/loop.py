@@ -133,7 +133,8 @@ class Trainer:
                 elapsed = time.perf_counter() - started
                 self.seconds += elapsed
                 finished = self.step == config.steps
-                if self.step % config.log_every == 0 or finished:
+                # A stop may come before the interval's first update: then there is nothing to record.
+                if self.step > before and (self.step % config.log_every == 0 or finished):
                     self._interval_ends((self.step - before) / elapsed, finished, report)
 
     def _interval_ends(self, speed: float, finished: bool, report: Callable[[dict], None]) -> None:

@@ -61,7 +61,8 @@ def summary(record: dict, steps: int) -> str:
         parts.append(f"{record['frames_per_second']:,} frames/s")
     speed = record["steps_per_second"]
     parts.append(f"{speed:.3g} steps/s")
-    parts.append(f"{duration((steps - record['step']) / speed)} left")
+    if speed:  # it is rounded, so that of a very slow run is 0
+        parts.append(f"{duration((steps - record['step']) / speed)} left")
     return "  ".join(parts)
 
 

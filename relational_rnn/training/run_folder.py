@@ -169,8 +169,9 @@ class RunFolder:
         """Remove all but the newest checkpoints, and what a killed process left half written."""
         for old in sorted(self.checkpoints.glob("step-*.safetensors"))[:-keep]:
             old.unlink()
-        for partial in self.checkpoints.glob(f"*{TEMPORARY}"):
-            partial.unlink()
+        for pattern in (f"*{TEMPORARY}", ".tmp*"):  # ours, and what safetensors (0.8) writes to in turn
+            for partial in self.checkpoints.glob(pattern):
+                partial.unlink()
 
 
 def environment(parameters: int | None = None) -> dict:

@@ -159,6 +159,7 @@ def test_what_is_refused(run, tmp_path, capsys):
         ([str(run), str(lstm), "--output", str(folder)], "takes one run folder"),
         ([str(run), "--fast", "--output", str(folder)], "takes one run folder"),
         ([str(run), "--output", str(folder), "--samples", "-1"], "a whole number"),
+        ([str(run), "--output", str(folder), "--samples", "²"], "a whole number"),
         ([str(run), "--output", str(folder), "--samples", "0"], "samples=0 is not allowed"),
         ([str(run), "--output", str(folder), "--sequences", "0"], "sequences=0 is not allowed"),
     ):

@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes for what is about processes, main() for the rest."""
 
+import errno
 import json
 import os
 import re
@@ -268,6 +269,24 @@ def test_wrong_argument_in_a_real_process(tmp_path):
     said, wrong = process.communicate(timeout=60)
     assert (process.returncode, said) == (2, "")
     assert wrong == "rmc: error: mem_slots=0 is not allowed; allowed: 1 or more\n"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, capsys, code):
+    def refuse(*arguments, **options):
+        raise OSError(code, os.strerror(code), str(tmp_path / "picture"))
+
+    monkeypatch.setattr("relational_rnn.cli.figures.main", refuse)
+    refused(capsys, ["figures"], f"{tmp_path / 'picture'}: {os.strerror(code)}")
+
+
+def test_a_folder_in_a_file(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    refused(
+        capsys,
+        ["sweep", *SMOKE[1:], "--memories", "1", "--output", tmp_path / "file" / "x"],
+        "Not a directory",
+    )
 
 
 def test_missing_tracker(tmp_path, monkeypatch, capsys):

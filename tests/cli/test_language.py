@@ -1,6 +1,8 @@
 """rmc train, eval and generate with a language model."""
 
+import errno
 import json
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,13 @@ def test_the_score_is_that_of_the_training(run, capsys):
     assert "is complete: 30 of 30 steps" in capsys.readouterr().out
 
 
+def test_options_may_come_before_the_run(run, capsys):
+    assert main(["eval", str(run), "--device", "cpu"]) == 0
+    wanted = capsys.readouterr().out
+    assert main(["eval", "--device", "cpu", str(run)]) == 0
+    assert capsys.readouterr().out == wanted
+
+
 def test_the_appendixs_analyses(run, data, tmp_path, capsys):
     options = ["--splits", "test", "--unrolls", "1,1000000", "--frequencies", "--dynamic"]
     arguments = ["eval", str(run), *options, "--device", "cpu", "--out", str(tmp_path / "scores.json")]
@@ -49,6 +58,17 @@ def test_the_appendixs_analyses(run, data, tmp_path, capsys):
     assert found["test_dynamic_perplexity"] != found["test_perplexity"]
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_scores_are_not_lost_with_their_file(run, tmp_path, monkeypatch, capsys):
+    def refuse(path, text):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert main(["eval", str(run), "--device", "cpu", "--out", str(tmp_path / "scores.json")]) == 2
+    said = capsys.readouterr()
+    assert "test_perplexity" in json.loads(said.out)
+    assert said.err == f"rmc: error: {tmp_path / 'scores.json'}: Permission denied\n"
 
 
 def test_help_of_a_language_models_evaluation(run, capsys):
@@ -126,6 +146,16 @@ def test_generate_wants_a_language_model(tmp_path, capsys):
     assert main(["train", "nth-farthest", "--preset", "smoke", *short]) == 0
     assert main(["generate", str(other)]) == 2
     assert "is of 'nth-farthest'; allowed: a run of 'lm'" in capsys.readouterr().err
+
+
+def test_another_text_leaves_the_runs_token_files_alone(data, tmp_path, capsys):
+    run, prepared = tmp_path / "run", tmp_path / "prepared"
+    arguments = ["train", "lm", "--preset", "smoke", "--data", str(data), "--prepared", str(prepared)]
+    assert main([*arguments, "--core", "lstm", "--training.steps", "10", "--run", str(run)]) == 0
+    before = {path.name: path.read_bytes() for path in prepared.iterdir()}
+    other = make_wikitext(tmp_path / "other", lines=30, seed=5)
+    assert main(["eval", str(run), "--data", str(other), "--device", "cpu"]) == 2
+    assert {path.name: path.read_bytes() for path in prepared.iterdir()} == before
 
 
 def test_another_text_is_refused(run, tmp_path, capsys):

@@ -181,6 +181,15 @@ def test_a_cell_that_diverges_does_not_stop_the_others(tmp_path, capsys):
     assert {cell["status"] for cell in read(tmp_path).values()} == {"stopped", "not run"}
 
 
+def test_a_table_needs_no_notes_of_where_its_runs_were_made(tmp_path):
+    stopped_run(tmp_path / "copy-lstm", "lstm", "copy", 10)
+    for damage in (lambda path: path.write_text("[{"), lambda path: path.unlink()):
+        damage(tmp_path / "copy-lstm" / "environment.json")
+        assert main(["reproduce", "table1", "--table-only", "--runs", str(tmp_path)]) == 0
+        cell = read(tmp_path)["copy", "lstm"]
+        assert (cell["status"], cell["step"], cell["commit"], cell["gpu"]) == ("stopped", 10, None, None)
+
+
 def test_cells_in_words():
     assert table1.shown({"status": "not run"}) == "not run"
     assert table1.shown({"status": "finished", "accuracy": 0.9987}) == "99.9"

@@ -280,6 +280,13 @@ def test_generation_follows_the_model():
     assert greedy[0] not in list(generate(model, [5, 6], length=20, temperature=0, never=[greedy[0]]))
 
 
+def test_generation_with_an_adaptive_softmax():
+    model = make(cutoffs=(10, 30)).eval()
+    best = suggest(model, [5, 6], V)
+    assert sum(chance for _, chance in best) == pytest.approx(1)
+    assert list(generate(model, [5, 6], length=1, temperature=0)) == [best[0][0]]
+
+
 def test_seeds_and_temperatures():
     model = make().eval()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -137,6 +138,15 @@ def test_an_existing_folder_is_not_taken_over_by_a_restart(tmp_path, data):
     assert process.returncode != 0
     assert "exists already" in wrong
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_only_the_first_process_says_that_a_run_diverged(capsys):
+    from relational_rnn.cli.train import train
+    from relational_rnn.training.loop import Diverged
+
+    trainer = Mock(run_folder=None, step=10, run=Mock(side_effect=Diverged("the loss is nan at step 10")))
+    assert train(trainer) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_torchrun_without_a_folder(monkeypatch, capsys):

@@ -155,3 +155,19 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(Diverged, match="the loss is nan at step 30"):
         trainer.run()
     assert trainer.run_folder.latest_checkpoint().read_bytes() == good
+
+
+def test_a_stop_before_the_first_update_of_an_interval_records_nothing(tmp_path, uninterrupted):
+    """A signal may come between the loop's look at the interval and that at its first update."""
+    for step in (0, 10):
+        path = tmp_path / str(step)
+        trainer = fresh(config(), path)
+        trainer.run(until=step)
+        answers = iter([False, True])
+        trainer.run(stop=lambda answers=answers: next(answers, True))
+        assert trainer.step == step
+        trainer.save()
+        trainer.run_folder.close()
+        trainer = resumed(config(), path)
+        trainer.run()
+        same(outcome(trainer.run_folder), uninterrupted["rmc"])

@@ -133,6 +133,12 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == before
 
 
+def test_a_full_disk_is_the_systems_error(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:  # any error of the system will do
+        checkpoint.save(tmp_path / "missing" / "c.safetensors", {"a": torch.zeros(2)}, {"step": 1})
+    assert error.value.filename == str(tmp_path / "missing" / "c.safetensors.partial")
+
+
 KILLED_WRITER = """
 import sys, torch
 from pathlib import Path
@@ -191,6 +197,14 @@ def test_what_exists_is_left_alone(tmp_path, make):
     assert sorted((str(p), p.read_bytes() if p.is_file() else None) for p in tmp_path.rglob("*")) == before
 
 
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    run = RunFolder.create(tmp_path / "run", "nth-farthest", "smoke", {})
+    for name in ("step-000000009.safetensors.partial", ".tmpxjv7bl", "step-000000001.safetensors"):
+        (run.checkpoints / name).touch()
+    run.prune(keep=1)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-000000001.safetensors"]
+
+
 def test_one_process_at_a_time(tmp_path):
     run = folder(tmp_path / "run")
     with pytest.raises(RunFolderError, match="in use by another process"):
@@ -228,6 +242,10 @@ RECORD = {"step": 50, "loss": 0.5321, "accuracy": 0.8125, "stage": 3, "steps_per
 def test_summary():
     assert summary(RECORD, 100) == "loss 0.5321  accuracy 81.2 %  stage 3  10 steps/s  0:05 left"
     assert [duration(s) for s in (0, 59.6, 3599, 3600)] == ["0:00", "1:00", "59:59", "1:00:00"]
+
+
+def test_a_very_slow_run_is_shown_without_the_time_left():
+    assert summary({**RECORD, "steps_per_second": 0.0}, 100).endswith("stage 3  0 steps/s")
 
 
 def test_plain_lines_without_a_terminal(capsys):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -94,9 +95,11 @@ def prepare(
             split: [_identity(path, corpus.folder) for path in corpus.files[split]] for split in SPLITS
         },
     }
+    if not os.access(folder, os.W_OK) and _is_done(folder, request):
+        return open_prepared(folder)  # shared and read-only: there is no lock to be had, and nothing to do
     folder.mkdir(parents=True, exist_ok=True)
     with _exclusive(folder):
-        if (folder / RECORD).is_file() and _record(folder).get("request") == request:
+        if _is_done(folder, request):
             return open_prepared(folder)
         scratch = folder / SCRATCH
         shutil.rmtree(scratch, ignore_errors=True)  # of a call that was killed
@@ -159,6 +162,10 @@ def _record(folder: Path) -> dict:
     if not whole or not ("rules" in parts[0] and parts[1].keys() >= set(SPLITS)):
         raise ValueError(f"{path} was not written by this program; delete it and prepare again")
     return record
+
+
+def _is_done(folder: Path, request: dict) -> bool:
+    return (folder / RECORD).is_file() and _record(folder).get("request") == request
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Vocabularies, token files, preparing a corpus: whole or not at all, the same however it is cut up."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -157,6 +158,20 @@ def test_a_second_run_reads_nothing_until_something_changes(tmp_path, monkeypatc
     make_wikitext(corpus, seed=1)
     changed = prepare(wikitext(corpus), tmp_path / "out")
     assert changed.tokens["train"].tolist() != first.tokens["train"].tolist()
+
+
+def test_what_is_prepared_can_be_read_where_nothing_can_be_written(tmp_path, monkeypatch):
+    corpus, out = wikitext(make_wikitext(tmp_path / "corpus")), tmp_path / "out"
+    first = prepare(corpus, out)
+
+    def refuse(folder):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(preparing, "_exclusive", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # chmod does not keep root out
+    assert prepare(corpus, out).vocabulary.words == first.vocabulary.words
+    with pytest.raises(PermissionError):
+        prepare(corpus, out, min_count=2)
 
 
 @pytest.mark.parametrize("when", ["scan", "write", "replace"])
