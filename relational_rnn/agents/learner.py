@@ -5,6 +5,7 @@ Shapes: T steps of an unroll, B games, A actions.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -181,7 +182,8 @@ class AgentProblem(Agent):
         eval_env=None,
         **options,
     ):
-        super().__init__(network, learning, eval_env=eval_env or env, **options)
+        # A copy: Gymnasium's games are not values, and an evaluation begins new ones in their place.
+        super().__init__(network, learning, eval_env=eval_env or copy.copy(env), **options)
         self.env = base.compiled(env) if learning.compile and base.worth_compiling(env) else env
         self.games, self.seed, self.stagger = games, seed, stagger
         self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
@@ -203,9 +205,12 @@ class AgentProblem(Agent):
 
     @cached_property
     def stored(self) -> Unroll:
-        """Memory for an unroll; what is acted here is thrown away, and nobody's random numbers are used."""
+        """Memory for an unroll; what is acted here is thrown away, and nobody's random numbers are used.
+
+        The evaluation's games act: steps of the others would be lost where games are not values."""
         throwaway = torch.Generator(self.env.device).manual_seed(self.seed)
-        return rollout.act(self.env, self.model, self.carry, self.learning.unroll, throwaway)[0]
+        begun = rollout.begin(self.eval_env, self.model, self.games, throwaway)
+        return rollout.act(self.eval_env, self.model, begun, self.learning.unroll, throwaway)[0]
 
     def act(self) -> Unroll:
         """Play on for an unroll."""

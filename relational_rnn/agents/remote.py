@@ -152,7 +152,8 @@ class RemoteAgent(Agent):
         )
         options = dict(num_cpus=1, num_gpus=self.remote.gpus_per_actor)
         learning = replace(self.learning, updates_per_unroll=1)  # is the learner's
-        arguments = (self.make_player, learning, self.games // self.actors, seed, self.stagger)
+        device = "cuda" if self.remote.gpus_per_actor else "cpu"
+        arguments = (self.make_player, learning, self.games // self.actors, seed, self.stagger, device)
         return ray.remote(**options)(Player).remote(*arguments)
 
 
@@ -169,9 +170,12 @@ def last_line(error: Exception) -> str:
 class Player:
     """An actor: some games, which stand where they were between two unrolls."""
 
-    def __init__(self, make_player: MakePlayer, learning: Learning, games: int, seed: int, stagger: int):
+    def __init__(
+        self, make_player: MakePlayer, learning: Learning, games: int, seed: int, stagger: int, device: str
+    ):
         torch.set_num_threads(1)  # one core each; games are many small operations
-        device = torch.device("cuda" if os.environ.get("CUDA_VISIBLE_DEVICES") else "cpu")
+        # Told, not seen: an actor without a GPU inherits CUDA_VISIBLE_DEVICES where the learner's is set.
+        device = torch.device(device)
         env, network = make_player(device)
         self.agent = AgentProblem(env, network.to(device), learning, games=games, seed=seed, stagger=stagger)
         self.update = -1  # whose weights these are

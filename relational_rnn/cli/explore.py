@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     runs = [Path(argument) for argument in rest if argument != "--browser"]
     if unknown := [run for run in runs if str(run).startswith("--")]:
         raise UsageError(f"unknown option {str(unknown[0])!r}; allowed: --to, --results, --port, --browser")
-    if not port.isdigit() or int(port) > 65535:
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UsageError(f"--port {port!r} is not allowed; allowed: 0 to 65535")
     if results is not None and not Path(results).is_dir():
         raise UsageError(f"--results {results} does not exist; allowed: a folder of kept results")

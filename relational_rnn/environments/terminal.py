@@ -28,7 +28,7 @@ GAMES = {"box-world": BoxWorld, "mini-pacman": MiniPacman}
 Policy = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 DIRECTION_KEYS = {"w": "up", "a": "left", "s": "down", "d": "right", " ": "stay", ".": "stay"}
-ESCAPES = {"A": "up", "B": "down", "C": "right", "D": "left"}  # the arrow keys, after ESC [
+ESCAPES = {"A": "up", "B": "down", "C": "right", "D": "left"}  # what ends the arrow keys, after ESC [
 ACTIONS = {
     "box-world": {"up": 0, "down": 1, "left": 2, "right": 3},
     "mini-pacman": {"stay": 0, "right": 1, "up": 2, "left": 3, "down": 4},
@@ -102,7 +102,7 @@ def _screen(env, state, message: str) -> Text:
 @contextlib.contextmanager
 def _keyboard() -> Iterator[Iterator[str]]:
     """Key presses, read one at a time without waiting for Enter."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed, as with <&-
         raise ValueError("standard input is not a terminal; run this in one")
     if sys.platform == "win32":
         import msvcrt
@@ -120,11 +120,19 @@ def _keyboard() -> Iterator[Iterator[str]]:
     read = lambda: os.read(terminal, 1).decode(errors="replace")  # noqa: E731
 
     def arrow() -> str:
-        # ESC alone is the key itself; an arrow sends two more characters at once.
+        # ESC alone is the key itself; an arrow sends more characters at once: [ A, and with Ctrl, Alt or
+        # Shift [ 1 ; 5 A, whose letter must not be taken for one of WASD.
         if not select.select([terminal], [], [], 0.05)[0]:
             return "quit"
-        read()
-        return ESCAPES.get(read(), "")
+        character = read()
+        if character == "\x1b":  # some terminals put one more before, for Alt
+            return arrow()
+        if character not in ("[", "O"):  # Alt and another key
+            return ""
+        character = read()
+        while "0" <= character <= "?":
+            character = read()
+        return ESCAPES.get(character, "")
 
     try:
         tty.setcbreak(terminal)

@@ -7,6 +7,7 @@ elsewhere can reach the server through a name of its own that points here.
 
 from __future__ import annotations
 
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
@@ -45,6 +46,17 @@ class PageServer(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://{ADDRESS}:{self.server_port}/"
 
+    @property
+    def hosts(self) -> set[str]:
+        """What a request may name as its host; browsers leave the port out where it is HTTP's own."""
+        names = (ADDRESS, "localhost")
+        return {f"{name}:{self.server_port}" for name in names} | set(names if self.server_port == 80 else ())
+
+    def handle_error(self, request, client_address) -> None:
+        """A browser that goes away before it has everything, as on a reload, is no error to print."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class Handler(BaseHTTPRequestHandler):
     server: PageServer
@@ -59,8 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(with_body=False)
 
     def _answer(self, with_body: bool) -> None:
-        port = self.server.server_port
-        if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
+        if self.headers.get("Host") not in self.server.hosts:
             return self._send(
                 421, "text/plain; charset=utf-8", b"this server is for its own machine\n", with_body
             )

@@ -204,6 +204,14 @@ def test_levels_grow_with_success():
         easy.env.generator.offer(4, 1)
 
 
+def test_a_level_is_solved_by_its_gem_alone():
+    """Ten locks are worth as much as a gem: a way of ten boxes may run out of time just before it."""
+    for lengths in ((1, 2), (10,)):
+        task = replace(box_world.smoke().task, grid_size=16, solution_lengths=lengths)
+        solved_at = box_world.make_problem(replace(box_world.smoke(), task=task), CPU).solved_at
+        assert max(lengths) < solved_at <= min(lengths) + 10
+
+
 def test_every_weight_gets_a_gradient_under_autocast():
     """Acting comes first and without gradients; its cast weights must not be those of the loss."""
     problem = recall("rmc")

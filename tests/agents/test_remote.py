@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from relational_rnn.agents.learner import Learning
-from relational_rnn.agents.remote import Fleet, Remote, RemoteAgent, actor_count, connect
+from relational_rnn.agents.remote import Fleet, Player, Remote, RemoteAgent, actor_count, connect
 from relational_rnn.cli.__main__ import main
 from relational_rnn.environments.from_gymnasium import GymnasiumGames, vector_of
 from relational_rnn.experiments import box_world
@@ -254,3 +254,23 @@ def test_random_numbers_differ_between_actors_and_after_a_restart(monkeypatch):
         for number in range(3):
             problem._launch(number)
     assert len(set(seeds)) == 6
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0.0, "cpu"), (0.25, "cuda")])
+def test_actors_act_where_they_are_told(monkeypatch, gpus, device):
+    """Ray leaves CUDA_VISIBLE_DEVICES as the learner has it for actors that were given no GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0" if not gpus else "")
+    config = replace(box_world.smoke(), actors="ray:2", remote=Remote(gpus_per_actor=gpus))
+    problem = box_world.make_problem(config, CPU)
+    monkeypatch.setattr(ray, "remote", lambda **_: lambda player: type("Launch", (), {"remote": player}))
+    asked = []
+
+    def make_player(device):
+        asked.append(device.type)
+        return box_world.make_player(config, CPU)
+
+    problem.make_player = make_player
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, device: module)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    assert isinstance(problem._launch(0), Player)
+    assert asked == [device]

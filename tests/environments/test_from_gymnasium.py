@@ -61,6 +61,36 @@ def test_cart_pole_is_learned():
     assert records[-1]["episode_return"] == records[-1]["episode_length"]  # a point for every step
 
 
+def cart_pole_agent(**learning) -> AgentProblem:
+    torch.manual_seed(0)
+    games = GymnasiumGames(vector_of("CartPole-v1"))
+    network = build_network(games, (1, 1), "lstm", MODEL)
+    options = dict(games=4, eval_episodes=3, eval_games=3)
+    return AgentProblem(games, network, Learning(unroll=8, **learning), **options)
+
+
+def assert_one_game_follows_itself(unroll):
+    """Where a cart is, is where it was and how fast it went, unless an episode ended."""
+    place, speed = unroll.inputs.image[:, :, 0, 0, 0], unroll.inputs.image[:, :, 1, 0, 0]
+    jumped = (place[1:] - place[:-1] - 0.02 * speed[:-1]).abs() > 1e-6
+    assert not (jumped & ~unroll.done).any()
+
+
+def test_an_evaluation_leaves_the_games_that_are_learned_from_alone():
+    agent = cart_pole_agent()
+    before = agent.act()
+    agent.evaluate()
+    after = agent.act()
+    assert torch.equal(after.inputs.image[0], before.inputs.image[-1])
+    assert_one_game_follows_itself(after)
+
+
+def test_no_step_is_lost_to_the_memory_for_an_unroll():
+    agent = cart_pole_agent(updates_per_unroll=2)
+    agent.prepare()
+    assert_one_game_follows_itself(agent.stored)
+
+
 def test_bytes_and_channels_last():
     class Pictures(gymnasium.vector.VectorEnv):
         metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012

@@ -69,10 +69,26 @@ def test_the_keyboard_is_read_key_by_key_and_given_back(monkeypatch):
     os.close(main)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_keys_of_several_characters_are_read_to_their_end(monkeypatch):
+    """Ctrl, Shift and Alt with an arrow end with a letter of WASD; others are dropped whole."""
+    import pty
+
+    main, side = pty.openpty()
+    with os.fdopen(side) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with _keyboard() as keys:
+            os.write(main, b"\x1b[1;5A\x1b[1;2D\x1b\x1b[B\x1bOC\x1b[3~\x1b[15~\x1b[1;5P\x1baw\x1bq qqq")
+            names = list(iter(keys.__next__, "quit"))
+        assert names == ["up", "left", "down", "right", "up", "stay"]
+    os.close(main)
+
+
 def test_without_a_terminal_it_says_so(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("w"))
-    with pytest.raises(ValueError, match="not a terminal"):
-        play("box-world")
+    for stdin in (io.StringIO("w"), None):  # None: closed
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with pytest.raises(ValueError, match="not a terminal"):
+            play("box-world")
 
 
 @pytest.mark.parametrize("game", ["box-world", "mini-pacman"])

@@ -4,6 +4,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -93,6 +94,24 @@ def test_other_hosts_are_refused(server):
     assert answer.status == 200
 
 
+def test_on_http_s_own_port_browsers_leave_it_out(server, monkeypatch):
+    monkeypatch.setattr(server, "server_port", 80)
+    assert server.hosts == {"127.0.0.1", "localhost", "127.0.0.1:80", "localhost:80"}
+
+
+def test_a_browser_that_goes_away_is_no_error(server, monkeypatch, capfd):
+    """As one does when its page is loaded again before all of it came."""
+    noticed, handle = threading.Event(), server.handle_error
+    monkeypatch.setattr(server, "handle_error", lambda *about: (handle(*about), noticed.set()))
+    server.files["/data.js"].write_bytes(b"x" * 20_000_000)
+    connection = socket.create_connection(server.server_address, timeout=10)
+    connection.sendall(f"GET /data.js HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+    assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    connection.close()
+    assert noticed.wait(10)
+    assert capfd.readouterr().err == ""
+
+
 def test_other_methods_are_refused(server):
     answer, _ = ask(server, "/", method="POST")
     assert answer.status == 501
@@ -114,6 +133,7 @@ def test_export_to_a_folder(run_of, tmp_path, capsys):
     [
         (["nowhere"], "run folder nowhere does not exist"),
         (["--port", "70000"], "--port '70000' is not allowed; allowed: 0 to 65535"),
+        (["--port", "²"], "--port '²' is not allowed; allowed: 0 to 65535"),
         (["--prot", "80"], "unknown option '--prot'; allowed: --to, --results, --port, --browser"),
         (["--results", "nowhere"], "--results nowhere does not exist"),
     ],
