@@ -140,8 +140,13 @@ def question(task: NthFarthest, n: int, m: int) -> str:
     rank = n if task.convention == "farthest" else task.vectors - 1 - n  # from the farthest, counted from 0
     if rank == task.vectors - 1:
         return f"Which vector is nearest to vector {m}, itself included?"
-    name = "" if rank == 0 else f"{rank + 1}{ {2: 'nd', 3: 'rd'}.get(rank + 1, 'th') } "
+    name = "" if rank == 0 else f"{ordinal(rank + 1)} "
     return f"Which vector is the {name}farthest from vector {m}?"
+
+
+def ordinal(number: int) -> str:
+    teens = 10 < number % 100 < 14
+    return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def rounded(values: Tensor) -> list:

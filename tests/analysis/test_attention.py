@@ -166,3 +166,8 @@ def test_what_is_refused(run, tmp_path, capsys):
         assert main(["attention", *arguments]) == 2
         assert part in capsys.readouterr().err
     assert not folder.exists()
+
+
+def test_ordinals():
+    numbers = [attention.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 33, 111)]
+    assert numbers == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "33rd", "111th"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,11 @@ def gutenberg(folder: str | Path, *, books: Names | None = None, authors: Names 
     may be a file with one name per line.
     """
     folder = Path(folder)
-    found = {path.stem: path for path in sorted(folder.rglob("*.txt"))}
+    if books is None and authors is None and all((folder / split).is_dir() for split in SPLITS):
+        files = {split: tuple(sorted((folder / split).glob("*.txt"), key=_by_number)) for split in SPLITS}
+        _once(path for paths in files.values() for path in paths)
+        return Corpus("gutenberg", folder, files, "book", "words")
+    found = _once(sorted(folder.rglob("*.txt")))
     if books is not None and authors is not None:
         raise ValueError("books and authors are both given; allowed: one of them")
     if books is not None:
@@ -97,9 +101,6 @@ def gutenberg(folder: str | Path, *, books: Names | None = None, authors: Names 
         if unknown := sorted(found.keys() - author_of.keys()):
             raise ValueError(f"{folder / 'manifest.tsv'} has no author of the book {unknown[0]!r}")
         split_of = {book: by_author.get(author_of[book], "train") for book in found}
-    elif all((folder / split).is_dir() for split in SPLITS):
-        files = {split: tuple(sorted((folder / split).glob("*.txt"), key=_by_number)) for split in SPLITS}
-        return Corpus("gutenberg", folder, files, "book", "words")
     else:
         split_of = {row["ebook_id"]: row["split"] for row in _manifest(folder, "split")}
         if unknown := sorted(found.keys() - split_of.keys()):
@@ -112,6 +113,17 @@ def gutenberg(folder: str | Path, *, books: Names | None = None, authors: Names 
     paths = sorted(found.values(), key=_by_number)
     files = {s: tuple(p for p in paths if split_of.get(p.stem, "train") == s) for s in SPLITS}
     return Corpus("gutenberg", folder, files, "book", "words")
+
+
+def _once(paths: Iterable[Path]) -> dict[str, Path]:
+    """{book: its file}. A second file of the same book would be lost, or be in training and test text."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        if found.setdefault(path.stem, path) != path:
+            raise ValueError(
+                f"the book {path.stem!r} is both {found[path.stem]} and {path}; allowed: one file"
+            )
+    return found
 
 
 def _by_number(path: Path) -> tuple[int, str]:

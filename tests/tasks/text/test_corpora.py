@@ -135,6 +135,16 @@ def test_wrong_lists_are_errors(tmp_path, arguments, message):
         gutenberg(tmp_path / "books", **arguments)
 
 
+@pytest.mark.parametrize("arguments", [{}, {"books": {"valid": ["100"], "test": ["31"]}}])
+def test_a_book_in_two_files_is_refused(tmp_path, arguments):
+    """One of them would be lost, or its text would be in training and test."""
+    make_books(tmp_path, {"12": "train", "7": "train", "100": "valid", "31": "test"})
+    gutenberg(tmp_path, **arguments)
+    write(tmp_path / "test" / "12.txt", "again")
+    with pytest.raises(ValueError, match=r"the book '12' is both .*12\.txt and .*12\.txt; allowed: one file"):
+        gutenberg(tmp_path, **arguments)
+
+
 def test_books_without_splits_are_an_error(tmp_path):
     write(tmp_path / "1.txt", "text")
     with pytest.raises(ValueError, match="nothing tells the splits of its books"):
