@@ -220,7 +220,7 @@ def fast() -> Config:
     """The paper's task and model for one modern GPU: stages of growing size, bf16, a decaying learning rate.
 
     rmc train nth-farthest --preset fast
-    95.5, 95.8 and 95.6 % (seeds 0, 1, 2), each in seven minutes on an H200 that it shared with another run;
+    95.5, 95.8 and 95.6 % (seeds 0, 1, 2), each in under eight minutes on an H200 that it shared;
     an update alone takes 3.2 ms, all of them four and a half minutes.
     """
     training = Training(
