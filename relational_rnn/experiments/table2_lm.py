@@ -18,7 +18,7 @@ from relational_rnn.cores.lstm import LSTM as OneLSTM
 from relational_rnn.experiments.language_problem import LanguageModelProblem, open_text
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks.language_model import Dropout, LanguageModel
-from relational_rnn.training.config import Training
+from relational_rnn.training.config import ADDED, Training
 
 NAME = "lm"
 
@@ -43,6 +43,9 @@ class LSTM:
     """Units of each layer; the presets' give as many parameters as their RMC has."""
     layers: int = 1
     """More than one: with skip connections and their outputs side by side."""
+    bf16: bool = field(default=True, metadata=ADDED)
+    """training.precision bf16: the LSTM too. cuDNN then rounds the cell at every step, and the RMC's kernels
+    never round the memory; so the presets have False: TF32 for the LSTM, bf16 for the rest."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ def build_model(config: Config, vocabulary_size: int) -> LanguageModel:
         activation_penalty=config.model.activation_penalty,
         change_penalty=config.model.change_penalty,
         cutoffs=config.model.cutoffs,
+        core_autocast=config.core == "rmc" or config.lstm.bf16,
     )
 
 
@@ -148,7 +152,7 @@ def paper() -> Config:
         checkpoint_every=2_000,
     )
     model = Model(dropout=Dropout(input=0.5, locked=False))
-    return Config(training=training, model=model, max_words=None)
+    return Config(training=training, model=model, lstm=LSTM(bf16=False), max_words=None)
 
 
 def paper_gutenberg() -> Config:
@@ -203,7 +207,7 @@ def wikitext2() -> Config:
         shift=True,
         max_words=None,
         rmc=RMC(total_units=640, attention_mlp_layers=2),
-        lstm=LSTM(units=872),
+        lstm=LSTM(units=872, bf16=False),
         model=Model(
             embedding=208,
             dropout=Dropout(word=0.1, input=0.5, output=0.4, recurrent=0.3),
@@ -224,7 +228,7 @@ def wikitext2_large() -> Config:
         small,
         training=replace(small.training, steps=93_200),
         rmc=replace(small.rmc, total_units=1408),
-        lstm=LSTM(units=1944),
+        lstm=LSTM(units=1944, bf16=False),
         model=Model(
             embedding=400,
             dropout=Dropout(word=0.1, input=0.6, output=0.5, recurrent=0.5),
@@ -260,7 +264,7 @@ def gutenberg45() -> Config:
         max_words=65_536,
         shift=True,
         rmc=RMC(total_units=1024, attention_mlp_layers=2),
-        lstm=LSTM(units=1424),
+        lstm=LSTM(units=1424, bf16=False),
         model=Model(embedding=256, dropout=Dropout(input=0.1, output=0.1)),
     )
 
@@ -289,7 +293,7 @@ def smoke() -> Config:
         max_words=1000,
         shift=True,
         rmc=RMC(total_units=32, num_heads=2, attention_mlp_layers=2),
-        lstm=LSTM(units=40),
+        lstm=LSTM(units=40, bf16=False),
         model=Model(
             embedding=16,
             dropout=Dropout(word=0.05, input=0.1, output=0.1, recurrent=0.1),

@@ -10,6 +10,7 @@ Shapes: T steps of a window, B streams, V vocabulary, D embedding size, O output
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,6 +67,7 @@ class LanguageModel(nn.Module):
             ones, share a smaller product. It is another model than the paper's, its weights are its own, and
             it reads sizes back to the host, so that it cannot be captured in a CUDA graph. Empty: the full
             softmax.
+        core_autocast: False has the core compute in its own dtype under autocast too.
     """
 
     def __init__(
@@ -77,12 +79,13 @@ class LanguageModel(nn.Module):
         activation_penalty: float = 0.0,
         change_penalty: float = 0.0,
         cutoffs: tuple[int, ...] = (),
+        core_autocast: bool = True,
     ):
         super().__init__()
         require(vocabulary_size >= 2, "vocabulary_size", vocabulary_size, "2 or more")
         for name, value in (("activation_penalty", activation_penalty), ("change_penalty", change_penalty)):
             require(value >= 0, name, value, "0 or more")
-        self.core, self.dropout = core, dropout or Dropout()
+        self.core, self.dropout, self.core_autocast = core, dropout or Dropout(), core_autocast
         self.activation_penalty, self.change_penalty = activation_penalty, change_penalty
         self.recurrent_names = recurrent_weights(core) if self.dropout.recurrent else ()
         size = core.input_size
@@ -124,11 +127,13 @@ class LanguageModel(nn.Module):
     def read(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """The core's outputs [T, B, O] and its last state."""
         x = self._drop(self._embed(inputs), self.dropout.input)
-        if not (self.training and self.recurrent_names):
-            return self.core(x, state)
-        weights = dict(self.core.named_parameters())
-        dropped = {name: F.dropout(weights[name], self.dropout.recurrent) for name in self.recurrent_names}
-        return functional_call(self.core, dropped, (x, state))
+        with nullcontext() if self.core_autocast else torch.autocast(x.device.type, enabled=False):
+            if not (self.training and self.recurrent_names):
+                return self.core(x, state)
+            weights = dict(self.core.named_parameters())
+            chance = self.dropout.recurrent
+            dropped = {name: F.dropout(weights[name], chance) for name in self.recurrent_names}
+            return functional_call(self.core, dropped, (x, state))
 
     def cross_entropy(self, features: Tensor, targets: Tensor, reduction: str = "none") -> Tensor:
         """Nats of the targets [...], IGNORE where there is none, from features [..., D]."""

@@ -68,6 +68,25 @@ def test_the_softmax_reads_the_embedding(core):
     torch.testing.assert_close(model.log_probabilities(features), logits.log_softmax(-1))
 
 
+@pytest.mark.parametrize("dropped", [0.0, 0.3])
+def test_a_core_that_keeps_its_precision_under_autocast(dropped):
+    """Its outputs and state are float32 to the last bit, where autocast's bf16 would round them."""
+    kept = make("lstm", core_autocast=False, dropout=Dropout(recurrent=dropped))
+    rounded = make("lstm", dropout=Dropout(recurrent=dropped))
+    inputs, _ = window()
+
+    def read(model):
+        torch.manual_seed(2)  # the same weights are dropped
+        return model.read(inputs, model.initial_state(3))
+
+    plain = read(rounded)
+    with torch.autocast("cpu", torch.bfloat16):
+        exact, other = read(kept), read(rounded)
+    for a, b in zip((exact[0], *exact[1]), (plain[0], *plain[1]), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert (other[0].float() - plain[0]).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize("core", CORES)
 def test_two_windows_are_one_long_unroll(core):
     model = make(core)
