@@ -129,6 +129,8 @@ class Difficulty:
     """naive, combined: logging intervals a level gets at least."""
     mastery: float = field(default=0.95, metadata=ADDED)
     """mastery: move on when this share of an interval's characters is right."""
+    patience: int = field(default=0, metadata=ADDED)
+    """mastery: move on after so many logging intervals whatever the share; 0: never."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
             threshold=curriculum.threshold,
             min_reports=curriculum.min_reports,
             mastery=curriculum.mastery,
+            patience=curriculum.patience,
             device=device,
         ),
         device=device,

@@ -27,8 +27,8 @@ class Curriculum:
 
     The last three start at length 1, nest 1 and advance in `update`: the length first, then the nest. Naive
     and combined do so as in Sonnet, by the loss, and in effect after `min_reports`; mastery when enough
-    characters are right. The level is a tensor that changes in place, so a CUDA graph that captured `draw`
-    follows it, and must not outlive it.
+    characters are right or its patience ends. The level is a tensor that changes in place, so a CUDA graph
+    that captured `draw` follows it, and must not outlive it.
 
     Args:
         length, nest: the maximum, that of the task.
@@ -37,6 +37,8 @@ class Curriculum:
             report.
         min_reports: reports a level of theirs gets at least.
         mastery: share of characters right that makes mastery advance.
+        patience: reports after which it advances whatever the share; 0: never. Products of long numbers are
+            never mastered, and what is beyond them should get its turn.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Curriculum:
         threshold: float = 0.1,
         min_reports: int = 10,
         mastery: float = 0.95,
+        patience: int = 0,
         device=None,
     ):
         require(strategy in get_args(Strategy), "strategy", strategy, ", ".join(get_args(Strategy)))
@@ -55,12 +58,15 @@ class Curriculum:
         require(nest >= 1, "nest", nest, "1 or more")
         require(min_reports >= 2, "min_reports", min_reports, "2 or more, for there must be a difference")
         require(0 < mastery <= 1, "mastery", mastery, "more than 0, at most 1")
+        require(patience >= 0, "patience", patience, "0 or more")
         self.length, self.nest, self.strategy = length, nest, strategy
-        self.threshold, self.min_reports, self.mastery = threshold, min_reports, mastery
+        self.threshold, self.min_reports = threshold, min_reports
+        self.mastery, self.patience = mastery, patience
         self.grows = strategy in ("naive", "combined", "mastery")
         self.uniform = {"mix": 1.0, "combined": 1.0, "mastery": 0.5}.get(strategy, 0.0)  # share of samples
         self.level = torch.tensor((1, 1) if self.grows else (length, nest), device=device)
         self._losses: deque[float] = deque(maxlen=min_reports)
+        self._reports = 0  # of this level
 
     def draw(self, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(lengths [B], nests [B])."""
@@ -82,8 +88,13 @@ class Curriculum:
         """Report what an interval had; true if the level rose."""
         if not self.grows or self.level.tolist() == [self.length, self.nest]:
             return False
-        ready = accuracy >= self.mastery if self.strategy == "mastery" else self._stopped_growing(float(loss))
+        self._reports += 1
+        if self.strategy == "mastery":
+            ready = accuracy >= self.mastery or self._reports == self.patience
+        else:
+            ready = self._stopped_growing(float(loss))
         if ready:
+            self._reports = 0
             length, nest = self.level.tolist()
             self.level.copy_(torch.tensor((length + 1, nest) if length < self.length else (length, nest + 1)))
             self._losses.clear()
@@ -100,8 +111,10 @@ class Curriculum:
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
-        return {"level": self.level.clone(), "losses": torch.tensor(list(self._losses), dtype=torch.float64)}
+        losses = torch.tensor(list(self._losses), dtype=torch.float64)
+        return {"level": self.level.clone(), "losses": losses, "reports": torch.tensor(self._reports)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.level.copy_(state["level"])
         self._losses = deque(state["losses"].tolist(), maxlen=self.min_reports)
+        self._reports = int(state.get("reports", 0))  # older checkpoints lack it

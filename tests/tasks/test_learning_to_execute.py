@@ -309,6 +309,16 @@ def test_mastery_advances_with_the_accuracy_and_keeps_what_was_easy():
     assert hardest == pytest.approx(0.5 + 0.5 / 8, abs=0.01)  # length and nest of half the samples together
 
 
+def test_mastery_loses_its_patience_and_a_checkpoint_knows_how_much_is_left():
+    curriculum = Curriculum(3, 1, "mastery", mastery=0.9, patience=3)
+    assert [curriculum.update(1.0, accuracy=0.5) for _ in range(4)] == [False, False, True, False]
+    copy = Curriculum(3, 1, "mastery", mastery=0.9, patience=3)
+    copy.load_state(curriculum.state())
+    assert copy.level.tolist() == [2, 1]
+    assert [copy.update(1.0, accuracy=0.5) for _ in range(3)] == [False, True, False]
+    assert copy.level.tolist() == [3, 1]
+
+
 def test_naive_samples_follow_the_level():
     task = LearningToExecute("program", 3, 2)
     curriculum = Curriculum(3, 2, "naive", min_reports=2)
@@ -365,6 +375,8 @@ def test_bad_values():
         Curriculum(5, 2, "hard")
     with pytest.raises(ValueError, match=r"mastery=0 is not allowed"):
         Curriculum(5, 2, "mastery", mastery=0)
+    with pytest.raises(ValueError, match=r"patience=-1 is not allowed; allowed: 0 or more"):
+        Curriculum(5, 2, "mastery", patience=-1)
     with pytest.raises(ValueError, match=r"curriculum=\(4, 2\)"):
         draw(LearningToExecute(), 3, curriculum=Curriculum(4, 2))
     with pytest.raises(ValueError, match=r"logits shape=\[9, 3, 45\]"):
