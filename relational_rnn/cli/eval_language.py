@@ -84,13 +84,14 @@ def evaluate(run_folder, splits, data, lengths, switches, precision, device) -> 
         for split in splits:
             tokens = text.tokens[split]
             found[f"{split}_tokens"] = len(tokens)
-            found[f"{split}_perplexity"] = evaluation.score(model, tokens, device=device).perplexity
+            if "--frequencies" in switches:  # has the sum of all words too, from the same unroll
+                rows = evaluation.score_frequencies(model, tokens, text.tokens["train"], device=device)
+                found[f"{split}_perplexity"] = rows["all"]["perplexity"]
+                found[f"{split}_frequencies"] = rows
+            else:
+                found[f"{split}_perplexity"] = evaluation.score(model, tokens, device=device).perplexity
             if lengths:
                 found[f"{split}_unrolls"] = evaluation.score_unrolls(model, tokens, lengths, device=device)
-            if "--frequencies" in switches:
-                found[f"{split}_frequencies"] = evaluation.score_frequencies(
-                    model, tokens, text.tokens["train"], device=device
-                )
             if "--dynamic" in switches:
                 dynamic = dynamic_score(model, tokens, text.tokens["train"], Dynamic(), device=device)
                 found[f"{split}_dynamic_perplexity"] = dynamic.perplexity
