@@ -6,12 +6,13 @@ Names in lists and manifests only choose among the files that were found; they a
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relational_rnn.tasks.text.reading import Kind
+from relational_rnn.tasks.text.reading import Kind, decode
 
 SPLITS = ("train", "valid", "test")
 
@@ -138,7 +139,8 @@ def _held_out(argument: str, lists: Names, known: set[str]) -> dict[str, str]:
     split_of: dict[str, str] = {}
     for split, names in lists.items():
         if isinstance(names, Path):
-            names = [line.strip() for line in names.read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = decode(names.read_bytes(), names).splitlines()
+            names = [line.strip() for line in lines if line.strip()]
         for name in names:
             if name not in known:
                 raise ValueError(f"{argument}[{split!r}] has {name!r}; allowed: one of {len(known)} found")
@@ -152,8 +154,8 @@ def _manifest(folder: Path, column: str) -> list[dict[str, str]]:
     if not path.is_file():
         allowed = "a file manifest.tsv, or folders train/, valid/ and test/"
         raise ValueError(f"{folder}: nothing tells the splits of its books; allowed: {allowed}")
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    text = io.StringIO(decode(path.read_bytes(), path), newline="")
+    rows = list(csv.DictReader(text, delimiter="\t", quoting=csv.QUOTE_NONE))
     for name in ("ebook_id", column):
         if not rows or rows[0].get(name) is None:
             raise ValueError(f"{path} has no column {name!r}")

@@ -51,13 +51,14 @@ def read(piece: Piece) -> Iterator[str]:
         return
     with piece.path.open("rb") as file:
         file.seek(piece.start)
-        text = _decode(file.read(piece.stop - piece.start), piece.path, piece.start)
+        text = decode(file.read(piece.stop - piece.start), piece.path, piece.start)
     if piece.kind == "book":
         text = paragraphs(_without_licence(text))
     yield text if text.endswith("\n") or not text else text + "\n"
 
 
-def _decode(data: bytes, path: Path, position: int) -> str:
+def decode(data: bytes, path: Path, position: int = 0) -> str:
+    """The text of bytes that stand at a position of a file, without a byte order mark at its beginning."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -102,7 +103,7 @@ def _gigaword(path: Path) -> Iterator[str]:
                 rest += block
                 cut = rest.rfind(close) + len(close)
                 if cut >= len(close):
-                    yield stories(_decode(rest[:cut], path, position))
+                    yield stories(decode(rest[:cut], path, position))
                     rest, position = rest[cut:], position + cut
                 if len(rest) > LONGEST_DOCUMENT:
                     allowed = f"{LONGEST_DOCUMENT} bytes"

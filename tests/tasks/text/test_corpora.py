@@ -117,6 +117,21 @@ def test_books_by_the_manifests_split(tmp_path):
         gutenberg(tmp_path)
 
 
+def test_manifests_and_lists_are_read_as_the_books_are(tmp_path):
+    """A byte order mark, which spreadsheets write, is no letter; other encodings are named with the place."""
+    manifest = make_books(tmp_path) / "manifest.tsv"
+    manifest.write_text("\ufeff" + manifest.read_text(), encoding="utf-8")
+    held_out = write(tmp_path / "held.list", "\ufeffCyd\n")
+    corpus = gutenberg(tmp_path, authors={"valid": ["Ann"], "test": held_out})
+    assert names(corpus) == {"train": ["100"], "valid": ["7", "12"], "test": ["31"]}
+    held_out.write_bytes("Zoë".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"held\.list is not UTF-8: byte 0xeb at position 2"):
+        gutenberg(tmp_path, authors={"valid": ["Ann"], "test": held_out})
+    manifest.write_bytes(b"split\xe9")
+    with pytest.raises(ValueError, match=r"manifest\.tsv is not UTF-8: byte 0xe9 at position 5"):
+        gutenberg(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
