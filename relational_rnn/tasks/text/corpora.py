@@ -159,6 +159,15 @@ def _manifest(folder: Path, column: str) -> list[dict[str, str]]:
     for name in ("ebook_id", column):
         if not rows or rows[0].get(name) is None:
             raise ValueError(f"{path} has no column {name!r}")
+    told: dict[str, str] = {}
+    for row in rows:
+        book, value = row["ebook_id"], row[column]
+        if value is None:  # a line that ends too soon
+            raise ValueError(f"{path} has no {column} of the book {book!r}")
+        if told.setdefault(book, value) != value:
+            raise ValueError(
+                f"{path}: the {column} of the book {book!r} is both {told[book]!r} and {value!r}"
+            )
     return rows
 
 

@@ -69,7 +69,8 @@ def decode(data: bytes, path: Path, position: int = 0) -> str:
 
 # ------------------------------------------------------------------ Project Gutenberg
 
-_START = re.compile(r"^\*\*\* ?START OF TH[^\n]*\*\*\*[^\n]*\n", re.M)
+# A long title goes on in the next line, or in two.
+_START = re.compile(r"^\*\*\* ?START OF TH[^\n]*?(?:\n[^\n]+?){0,2}?\*\*\*[^\n]*\n", re.M)
 _END = re.compile(r"^\*\*\* ?END OF TH[^\n]*", re.M)
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 

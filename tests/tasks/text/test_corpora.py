@@ -92,6 +92,13 @@ def test_a_book_is_one_paragraph_per_line_without_the_licence(tmp_path):
     assert text_of("book", path) == "One two.\nThree.\n"
 
 
+@pytest.mark.parametrize("title", ["X", "A LONG\nTITLE", "A\r\nLONGER\r\nTITLE", "A*B **C**"])
+def test_the_licence_ends_behind_its_mark_whatever_the_title(tmp_path, title):
+    book = f"Licence\n***START OF THE PROJECT GUTENBERG EBOOK {title}***\n\nOne *** two\n\n"
+    path = write(tmp_path / "1.txt", f"{book}***END OF THE PROJECT GUTENBERG EBOOK {title}***\nMore\n")
+    assert text_of("book", path) == "One *** two\n"
+
+
 def test_books_in_folders_of_splits(tmp_path):
     corpus = gutenberg(make_books(tmp_path, {"12": "train", "7": "train", "100": "valid", "31": "test"}))
     assert names(corpus) == {"train": ["7", "12"], "valid": ["100"], "test": ["31"]}
@@ -115,6 +122,25 @@ def test_books_by_the_manifests_split(tmp_path):
     manifest.write_text(text.replace("test\t", "../x\t"))
     with pytest.raises(ValueError, match=r"split '\.\./x' is not allowed; allowed: train, valid, test"):
         gutenberg(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["author", "split"])
+def test_a_manifest_that_says_two_things_of_a_book_is_refused(tmp_path, column):
+    manifest = make_books(tmp_path) / "manifest.tsv"
+    text = manifest.read_text().replace("train\t7\t", "valid\t7\t").replace("train\t31\t", "test\t31\t")
+    arguments = {"authors": {"valid": ["Ann"], "test": ["Cyd"]}} if column == "author" else {}
+    manifest.write_text(text + "valid\t7\tAnn\n")  # the same again does no harm
+    gutenberg(tmp_path, **arguments)
+    manifest.write_text(text + "train\t7\tBob\n")
+    with pytest.raises(ValueError, match=rf"the {column} of the book '7' is both '\w+' and '\w+'"):
+        gutenberg(tmp_path, **arguments)
+
+
+def test_a_line_of_a_manifest_that_ends_too_soon_is_refused(tmp_path):
+    manifest = make_books(tmp_path) / "manifest.tsv"
+    manifest.write_text(manifest.read_text().partition("Cyd")[0].rstrip())
+    with pytest.raises(ValueError, match="has no author of the book '31'"):
+        gutenberg(tmp_path, authors={"valid": ["Ann"], "test": ["Bob"]})
 
 
 def test_manifests_and_lists_are_read_as_the_books_are(tmp_path):
