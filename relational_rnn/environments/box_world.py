@@ -87,7 +87,8 @@ class BoxWorld:
     `refill` levels per game and step are made ahead (the reserve holds one per game). Played perfectly an
     episode takes 14 steps on average with one box, 30 in the paper's mix: 1/8 is ample. If games end faster
     than that for long, some are given a level that was played before, and `state.reserve.repeats` counts
-    them. From 0.4 on that does not happen, since no episode is shorter than three steps.
+    them. From 0.4 on that does not happen, since no episode is shorter than three steps, unless the room is
+    crowded: only the share `acceptance` of the levels made has a place for everything.
     """
 
     num_actions = len(MOVES)
@@ -128,7 +129,8 @@ class BoxWorld:
         """A new episode in each of B games, and B levels in reserve."""
         check_batch(batch_size, generator, self.device)
         wanted = 2 * batch_size
-        levels = self.generator.sample(math.ceil(1.1 * wanted / self.acceptance) + 64, generator)
+        spare = math.ceil(max(64, 32 / self.acceptance))  # of which some 32 or more are accepted
+        levels = self.generator.sample(math.ceil(1.1 * wanted / self.acceptance) + spare, generator)
         accepted = levels.accepted.sum()
         # The accepted ones first; should they not suffice, which is all but impossible, they are used again.
         row = (~levels.accepted).to(torch.uint8).argsort(stable=True)

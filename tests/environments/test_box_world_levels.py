@@ -169,6 +169,16 @@ def test_the_reserve_hands_out_each_level_once():
     assert int(state.reserve.fresh) <= 64
 
 
+def test_levels_without_room_for_everything_are_never_played():
+    """One in fifty levels of so many boxes fits into the room: enough are made for a single game, too."""
+    env = BoxWorld(solution_lengths=(14,), num_forward=(0,))
+    assert env.acceptance < 0.05
+    for seed in range(100):
+        state = env.reset(1, seeded(seed))
+        assert int((state.room > 1).sum()) == 1 + 2 * 14  # codes from 2 are things; boxes are two cells
+        assert int(state.reserve.repeats) == 0
+
+
 def test_an_empty_reserve_gives_old_levels_and_counts_them():
     env, generator, everyone = BoxWorld(refill=0.25), seeded(), torch.ones(64, dtype=torch.bool)
     state = env.reset(64, generator)
