@@ -13,7 +13,7 @@ UNK, EOS = "<unk>", "<eos>"
 
 # A run of letters and digits, with apostrophes of either kind inside it (don't); or any one other sign.
 # Underscores are left out: Project Gutenberg writes _italics_ with them.
-_WORD = re.compile(r"<eos>|[^\W_]+(?:['\u2019][^\W_]+)*|[^\w\s]")
+_WORD = re.compile(r"<eos>|<unk>|[^\W_]+(?:['\u2019][^\W_]+)*|[^\w\s]")
 
 
 def chunks(text: str) -> list[str]:

@@ -35,6 +35,12 @@ def test_words_part_punctuation_and_keep_apostrophes():
     assert " ".join(found) == "“ Don\u2019t go , ” he'd said - - well - known ; café 3 . 5 <eos>"
 
 
+def test_unknown_words_that_a_text_marks_stay_marked():
+    """Penn Treebank's text, say, or a generated text that is read again."""
+    found = tokenize("the <unk>'s <N> (<unk>)\n", "words")
+    assert " ".join(found) == "the <unk> ' s < N > ( <unk> ) <eos>"
+
+
 def test_words_of_hostile_text_hold_no_white_space():
     text = "".join(map(chr, [*range(0x3000), 0xFEFF, 0x1F600]))
     for tokenizer in ("whitespace", "words"):
