@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -29,7 +30,7 @@ def generate(
     likeliest only; words in `never` are not drawn. Random numbers are the CPU's, the same for any device.
     """
     require(length >= 0, "length", length, "0 or more")
-    require(temperature >= 0, "temperature", temperature, "0 or more")
+    require(0 <= temperature < math.inf, "temperature", temperature, "0 or more, and finite")
     require(top_k is None or top_k >= 1, "top_k", top_k, "None or 1 or more")
     scores, state = _read(model, [EOS_ID, *prompt], model.initial_state(1))
     for _ in range(length):
@@ -38,8 +39,8 @@ def generate(
             word = int(scores.argmax())
         else:
             if top_k is not None:
-                lowest = scores.topk(min(top_k, len(scores))).values[-1]
-                scores = scores.where(scores >= lowest, -torch.inf)
+                best = scores.topk(min(top_k, len(scores)))  # no more than k, also where several are equal
+                scores = torch.full_like(scores, -torch.inf).scatter(0, best.indices, best.values)
             # In float64 and from the likeliest down: no temperature above 0 then overflows all of them.
             chances = ((scores - scores.max()).double() / temperature).softmax(0).float()
             word = int(torch.multinomial(chances, 1, generator=generator))

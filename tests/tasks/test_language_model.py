@@ -299,6 +299,16 @@ def test_generation_follows_the_model():
     assert greedy[0] not in list(generate(model, [5, 6], length=20, temperature=0, never=[greedy[0]]))
 
 
+def test_no_more_than_k_words_are_drawn_where_several_are_equally_likely():
+    model = make().eval()
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)  # a uniform model
+    generator = torch.Generator().manual_seed(0)
+    for k in (1, 3, V, 2 * V):
+        drawn = set(generate(model, [], length=20 * min(k, V), top_k=k, generator=generator))
+        assert len(drawn) == min(k, V)
+
+
 def test_generation_with_an_adaptive_softmax():
     model = make(cutoffs=(10, 30)).eval()
     best = suggest(model, [5, 6], V)
@@ -317,7 +327,7 @@ def test_seeds_and_temperatures():
     assert text(1, temperature=1e-4) == text(2, temperature=1e-320) == text(3, temperature=0)
     assert len(text(1)) == 20
     assert text(1, temperature=5.0) != text(1)
-    for options in (dict(temperature=-1.0), dict(top_k=0)):
+    for options in (dict(temperature=-1.0), dict(temperature=float("inf")), dict(top_k=0)):
         with pytest.raises(ValueError, match="is not allowed; allowed:"):
             text(0, **options)
     with pytest.raises(ValueError, match=f"count={V + 1} is not allowed; allowed: 1 to {V}"):
