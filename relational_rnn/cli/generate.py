@@ -39,12 +39,7 @@ def main(arguments: list[str]) -> int:
     length, seed = whole("--length", length, 0), whole("--seed", seed, 0, LARGEST_SEED)
     top_k = None if top_k is None else whole("--top-k", top_k, 1)
     suggestions = None if suggestions is None else whole("--suggest", suggestions, 1)
-    try:
-        temperature = float(temperature)
-    except ValueError:
-        temperature = -1.0
-    if not 0 <= temperature < float("inf"):
-        raise UsageError("--temperature is not allowed; allowed: a number from 0")
+    temperature = number("--temperature", temperature)
 
     import torch
 
@@ -84,6 +79,16 @@ def main(arguments: list[str]) -> int:
             print("\n" if text == "<eos>" else f" {shown(text)}", end="", flush=True)
         print()
     return 0
+
+
+def number(option: str, value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise UsageError(f"{option} {value!r} is not allowed; allowed: a number from 0")
+    return found
 
 
 def whole(option: str, value: str, least: int, most: int | None = None) -> int:
