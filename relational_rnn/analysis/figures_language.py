@@ -31,28 +31,40 @@ def read_evaluation(path: Path) -> dict:
     split = next((split for split in SPLITS if f"{split}_perplexity" in content), None)
     if split is None:
         raise ValueError(f"{path} has no perplexity of {', '.join(SPLITS)}")
-    frequencies = content.get(f"{split}_frequencies", {})
-    return {
-        "core": content["core"],
-        "run": Path(content.get("run", path)).name,
-        "split": split,
-        "perplexity": content[f"{split}_perplexity"],
-        "unrolls": {int(k): v for k, v in content.get(f"{split}_unrolls", {}).items()},
-        "frequencies": {kind: score["perplexity"] for kind, score in frequencies.items()},
-    }
+    try:
+        frequencies = content.get(f"{split}_frequencies", {})
+        return {
+            "core": str(content["core"]),
+            "run": Path(content.get("run", path)).name,
+            "file": Path(path).name,
+            "split": split,
+            "perplexity": float(content[f"{split}_perplexity"]),
+            "unrolls": {int(k): float(v) for k, v in content.get(f"{split}_unrolls", {}).items()},
+            "frequencies": {kind: score["perplexity"] for kind, score in frequencies.items()},
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def labelled(found: list[dict]) -> dict[str, dict]:
-    """By the core's name, and the run's where a core comes twice."""
-    cores = [one["core"] for one in found]
-    return {
-        NAMES.get(one["core"], one["core"]) + (f", {one['run']}" if cores.count(one["core"]) > 1 else ""): one
-        for one in found
-    }
+    """By the core's name, and what else it takes to tell them apart: the split, the run, the file."""
+    names = [NAMES.get(one["core"], one["core"]) for one in found]
+    if len({one["split"] for one in found}) > 1:
+        names = [f"{name}, {one['split']}" for name, one in zip(names, found, strict=True)]
+    for more in ("run", "file"):
+        names = [
+            f"{name}, {one[more]}" if names.count(name) > 1 else name
+            for name, one in zip(names, found, strict=True)
+        ]
+    return dict(zip(names, found, strict=True))
+
+
+def _splits(found: list[dict]) -> str:
+    return " and ".join(dict.fromkeys(one["split"] for one in found))
 
 
 def _colour_key(label: str, one: dict) -> str:
-    """A core's own colour, unless there are several runs of it."""
+    """A core's own colour, unless there are several evaluations of it."""
     return label if "," in label else one["core"]
 
 
@@ -77,7 +89,7 @@ def unroll_length(found: list[dict]) -> Figure | None:
     place.set_xticks([], minor=True)
     place.axhline(0, color="#666666", linewidth=0.8)
     place.set(xlabel="words in an unroll, without state transfer", ylabel="increase of the perplexity")
-    place.set_title(f"{found[0]['split']} perplexity by unroll length")
+    place.set_title(f"{_splits(found)} perplexity by unroll length")
     place.legend(fontsize=7.5)
     return figure
 
@@ -110,6 +122,6 @@ def word_frequency(found: list[dict]) -> Figure | None:
     names = {">10K": "> 10,000", "10K-1K": "1,000 to 10,000", "<1K": "< 1,000", "all": "all words"}
     place.set_xticks(np.arange(len(kinds)), [names.get(kind, plain(kind)) for kind in kinds])
     place.grid(False, axis="x")
-    place.set(xlabel="occurrences in the training text", ylabel=f"{found[0]['split']} perplexity")
+    place.set(xlabel="occurrences in the training text", ylabel=f"{_splits(found)} perplexity")
     place.legend(fontsize=7.5)
     return figure

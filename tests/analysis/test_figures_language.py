@@ -60,6 +60,37 @@ def test_two_runs_of_a_core_have_their_names_and_colours(tmp_path):
     assert first.get_color() != second.get_color()
 
 
+def test_runs_of_one_name_and_other_splits_are_told_apart(tmp_path):
+    """Seeds in folders of their own may have one name; the split is not the same in every file."""
+    found = []
+    valid = {name.replace("test", "valid"): value for name, value in RMC.items() if "valid" not in name}
+    for name, content in (("a.json", RMC), ("b.json", RMC), ("c.json", valid)):
+        (tmp_path / name).write_text(json.dumps(content))
+        found.append(read_evaluation(tmp_path / name))
+    figure = unroll_length(found)
+    labels = [text.get_text().partition(" (")[0] for text in figure.axes[0].get_legend().get_texts()]
+    assert labels == ["RMC, test, first, a.json", "RMC, test, first, b.json", "RMC, valid"]
+    assert figure.axes[0].get_title() == "test and valid perplexity by unroll length"
+    assert len(word_frequency(found).axes[0].containers) >= 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"test_perplexity": None},
+        {"test_unrolls": {"ten": 3.0}},
+        {"test_unrolls": {"10": None}},
+        {"test_frequencies": [1]},
+        {"test_frequencies": {"all": 30.0}},
+    ],
+)
+def test_a_damaged_evaluation_is_named(tmp_path, change):
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps(RMC | change))
+    with pytest.raises(ValueError, match=r"damaged\.json is damaged: "):
+        read_evaluation(path)
+
+
 def test_what_was_not_measured_is_not_drawn(tmp_path):
     path = tmp_path / "bare.json"
     path.write_text(json.dumps({"core": "rmc", "valid_perplexity": 9.0}))
