@@ -7,7 +7,7 @@ of metrics.jsonl may be damaged or missing.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,9 +72,7 @@ def read_run(path: Path) -> Run:
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"run folder {path} does not exist; allowed: a folder `rmc train` made")
-    described = _json(path / "config.json")
-    if not isinstance(described, dict) or not {"experiment", "preset", "config"} <= described.keys():
-        raise ValueError(f"{path / 'config.json'} is damaged: it must have experiment, preset and config")
+    described = _described(path / "config.json")
     records, skipped = read_records(path / "metrics.jsonl")
     sessions = _json(path / "environment.json") if (path / "environment.json").exists() else []
     if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
@@ -97,6 +95,22 @@ def read_run(path: Path) -> Run:
         skipped=skipped,
         missing=max(expected - found, len(skipped)),
     )
+
+
+def _described(path: Path) -> dict:
+    """config.json: what every reader needs of it is there and of its kind."""
+    described = _json(path)
+    if not isinstance(described, dict) or not {"experiment", "preset", "config"} <= described.keys():
+        raise ValueError(f"{path} is damaged: it must have experiment, preset and config")
+    try:
+        core = described["config"].get("core", "")
+        every = described["config"].get("training", {}).get("log_every", 0)
+    except AttributeError:  # no group of settings
+        core = every = None
+    texts = (described["experiment"], described["preset"], core)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(every, int):
+        raise ValueError(f"{path} is damaged: experiment, preset and core must be text, config be settings")
+    return described
 
 
 def read_records(path: Path) -> tuple[list[dict], list[str]]:
@@ -124,7 +138,7 @@ def _record(line: bytes, last_step: int) -> tuple[dict | None, str]:
     except ValueError:  # includes bytes that are not UTF-8
         return None, "is no JSON"
     step = record.get("step") if isinstance(record, dict) else None
-    if not isinstance(step, int) or isinstance(step, bool):
+    if not isinstance(step, int) or not _finite(step):
         return None, "has no step"
     if step <= last_step:
         return None, f"goes back to step {step}"
@@ -132,7 +146,8 @@ def _record(line: bytes, last_step: int) -> tuple[dict | None, str]:
 
 
 def _finite(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max  # also of whole numbers too large to be a float
 
 
 def _json(path: Path):

@@ -1,5 +1,6 @@
 """Figures: what is drawn is what was read, and damaged runs are drawn as far as they go."""
 
+import json
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib
@@ -73,6 +74,30 @@ def test_values_that_are_no_numbers_are_left_out(tmp_path):
     text = (path / "metrics.jsonl").read_text()
     (path / "metrics.jsonl").write_text(text.replace('"eval_accuracy": 0.1', '"eval_accuracy": NaN'))
     assert read_run(path).curves["eval_accuracy"] == [(2000, 0.2)]
+    huge = "9" * 400  # a number in JSON, but no float
+    (path / "metrics.jsonl").write_text(
+        text.replace('"eval_accuracy": 0.1', f'"eval_accuracy": {huge}') + f'{{"step": {huge}}}\n'
+    )
+    run = read_run(path)
+    assert run.curves["eval_accuracy"] == [(2000, 0.2)]
+    assert run.skipped == ["line 3 has no step"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": 5},
+        {"config": {"training": []}},
+        {"config": {"core": ["rmc"]}},
+        {"config": {"training": {"log_every": "often"}}},
+        {"experiment": None},
+    ],
+)
+def test_settings_that_are_none_are_refused(tmp_path, change):
+    path = write_run(tmp_path / "run", accuracies(0.1)) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"config\.json is damaged: "):
+        read_run(path.parent)
 
 
 def test_a_run_without_a_point_is_named_and_the_others_drawn(tmp_path):
