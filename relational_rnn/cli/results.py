@@ -60,6 +60,11 @@ def add(arguments: list[str], folder: Path) -> int:
     with user_errors():  # all are looked at before any is written
         made = [make(Path(run), commit) for run in runs]
     paths = [folder / "runs" / file_name(result) for result, _ in made]
+    for run, path, (result, _) in zip(runs, paths, made, strict=True):
+        first = paths.index(path)
+        if made[first][0]["metrics_sha256"] != result["metrics_sha256"]:
+            both = f"{runs[first]} and {run} have the same settings"
+            raise UsageError(f"{both}, and both would become {path}; give one of them")
     there = [not replace and has_it(path, result) for path, (result, _) in zip(paths, made, strict=True)]
     for path, (result, run), same in zip(paths, made, there, strict=True):
         if notice := run.notice():

@@ -91,6 +91,15 @@ def test_the_same_run_replaces_itself_and_no_other(tmp_path, monkeypatch, capsys
     assert json.loads(path.read_text())["final"]["eval_accuracy"] == 0.7
 
 
+def test_of_two_runs_that_would_be_one_file_none_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, accuracy in (("one", 0.5), ("other", 0.6)):
+        write_run(tmp_path / name, accuracies(accuracy))
+    refused(capsys, ["results", "add", "one", "other"], "one and other have the same settings", "give one")
+    assert not (tmp_path / "results").exists()
+    assert main(["results", "add", "one", "one"]) == 0
+
+
 def test_skipped_lines_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = write_run(tmp_path / "a", accuracies(0.5, 0.6, last=2000))
