@@ -173,8 +173,12 @@ def record(
     path = Path(path)
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"path is {str(path)!r}; allowed endings: .gif, .mp4")
-    if episodes < 1 or max_frames < 1:
-        raise ValueError(f"episodes is {episodes} and max_frames {max_frames}; both must be at least 1")
+    least = {"episodes": episodes, "max_frames": max_frames, "frames_per_second": frames_per_second}
+    for name, number in least.items():
+        if number < 1:
+            raise ValueError(f"{name} is {number}; it must be at least 1")
+    if options and not isinstance(game, str):
+        raise ValueError(f"{next(iter(options))!r} is not allowed with a game that is made already")
     env = make_game(game, **options) if isinstance(game, str) else game
     generator = torch.Generator(device=env.device).manual_seed(seed)
     frames, scores = [], []

@@ -129,6 +129,10 @@ def test_errors_name_the_value(tmp_path):
         record("box-world", tmp_path / "film.avi")
     with pytest.raises(ValueError, match="episodes is 0"):
         record("box-world", tmp_path / "film.gif", episodes=0)
+    with pytest.raises(ValueError, match="frames_per_second is 0; it must be at least 1"):
+        record("box-world", tmp_path / "film.gif", max_frames=1, frames_per_second=0)
+    with pytest.raises(ValueError, match="'view' is not allowed with a game that is made already"):
+        record(BoxWorld(), tmp_path / "film.gif", max_frames=1, view="full")
     if shutil.which("ffmpeg") is None:
         with pytest.raises(ValueError, match="ffmpeg"):
             record("box-world", tmp_path / "film.mp4", max_frames=2)
