@@ -313,7 +313,7 @@ def _language() -> Iterator[Claim]:
         yield Claim(
             f"lm-gutenberg45-{core}",
             section=BEYOND,
-            what="45 books of Project Gutenberg, test",
+            what="Project Gutenberg, 45 million tokens, test",
             core=core,
             metric="eval_test_perplexity",
             paper=None,

@@ -20,6 +20,8 @@ from matplotlib.ticker import EngFormatter
 from relational_rnn.analysis.claims import CLAIMS, LTE_TASKS, NAMES, PERCENT
 from relational_rnn.analysis.results_make import NOT_LEARNED_FROM, flat
 from relational_rnn.analysis.runs import Run
+from relational_rnn.experiments import load_experiment
+from relational_rnn.training.config import from_dict, to_dict
 
 # Okabe and Ito's colours, told apart by colour-blind readers too. A core keeps its colour in every figure.
 COLOURS = {
@@ -47,7 +49,7 @@ STYLE = {
 }
 FORMATS = ("png", "svg")
 SAID = 4  # settings in a label; runs that differ in more are called by their names
-MANY, LONG = 7, 36  # lines of a panel, letters of a label: with more the legend stands beside the panel
+MANY, LONG = 7, 36  # lines of a panel, letters of a label: with more the legend stands beside or below it
 
 # What is drawn of an experiment: the first of these a run has.
 METRICS = {
@@ -143,7 +145,7 @@ def band(curves: list[list[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
 def labels(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in their seed only, under a name that says in what they differ from the others."""
     settings = [
-        {key: str(value) for key, value in flat(run.config).items() if key not in NOT_LEARNED_FROM}
+        {key: str(value) for key, value in flat(_complete(run)).items() if key not in NOT_LEARNED_FROM}
         for run in runs
     ]
     ways: dict[tuple[str, ...], list[Run]] = {}
@@ -170,8 +172,12 @@ def labels(runs: list[Run]) -> dict[str, list[Run]]:
     }
 
 
-def is_crowded(named: dict[str, list[Run]]) -> bool:
-    return len(named) > MANY or max(map(len, named)) > LONG
+def _complete(run: Run) -> dict:
+    """Its settings, with those that are younger than the run as they were before they could be chosen."""
+    try:
+        return to_dict(from_dict(load_experiment(run.experiment).Config, run.config))
+    except (ValueError, TypeError):  # of another version, or not ours
+        return run.config
 
 
 def short(label: str, most: int = 60) -> str:
@@ -198,7 +204,7 @@ def learning_curves(runs: list[Run]) -> tuple[Figure, list[str]]:
         raise ValueError(f"nothing to draw of {runs[0].experiment}: {'; '.join(left_out)}")
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    crowded = any(is_crowded(labels(group)) for group in panels.values())
+    crowded = any(len(labels(group)) > MANY for group in panels.values())
     figure, axes = new_figure(columns, rows, width=8.0 if crowded else 4.6)
     for place, (task, group) in zip(axes.flat, panels.items(), strict=False):
         frames = all(run.curves.get("frames") for run in group)
@@ -250,8 +256,8 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.yaxis.set_minor_formatter("{x:,.0f}")
-    beside = dict(loc="upper left", bbox_to_anchor=(1.0, 1.0)) if is_crowded(named) else {}
-    axes.legend(fontsize=7.5, **beside)
+    corner = (1.0, 1.0) if len(named) > MANY else (0.0, -0.19) if max(map(len, named)) > LONG else None
+    axes.legend(fontsize=7.5, **(dict(loc="upper left", bbox_to_anchor=corner) if corner else {}))
 
 
 def _over(run: Run, metric: str, frames: bool) -> list[tuple[float, float]]:

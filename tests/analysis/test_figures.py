@@ -124,6 +124,19 @@ def test_runs_are_told_apart_by_what_differs(tmp_path):
     ]
 
 
+def test_a_setting_younger_than_a_run_is_no_difference_until_it_is_used(tmp_path):
+    for name in "ab":
+        write_run(tmp_path / name, accuracies(0.5), training={"learning_rate": 1e-3})
+    path = tmp_path / "a" / "config.json"
+    described = json.loads(path.read_text())
+    assert described["config"]["training"].pop("optimizer") == "adam"  # as before there was another
+    path.write_text(json.dumps(described))
+    runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
+    assert list(figures.labels(runs)) == ["RMC (2 seeds)"]
+    runs[1].config["training"]["optimizer"] = "muon"
+    assert list(figures.labels(runs)) == ["RMC, optimizer adam", "RMC, optimizer muon"]
+
+
 def test_a_long_legend_stands_beside_the_panel(tmp_path):
     rates = [1e-4 * (i + 1) for i in range(9)]
     for i, rate in enumerate(rates):
