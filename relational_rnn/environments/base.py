@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib.util
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,21 @@ def compiled(env):
     for name in ("step_given", "observe", "position"):
         setattr(fused, name, torch.compile(getattr(env, name), dynamic=False))
     return fused
+
+
+def whole(name: str, given) -> int:
+    """A whole number of any kind, NumPy's too."""
+    try:
+        return operator.index(given)
+    except TypeError:
+        raise ValueError(f"{name} is {given!r}; allowed: whole numbers") from None
+
+
+def whole_numbers(name: str, given) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(number) for number in given)
+    except TypeError:
+        raise ValueError(f"{name} is {given!r}; allowed: a sequence of whole numbers") from None
 
 
 def check_actions(actions: Tensor, batch_size: int, num_actions: int, device: torch.device) -> None:

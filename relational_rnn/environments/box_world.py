@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relational_rnn.environments.base import Step, check_actions, check_batch, look_up, where
+from relational_rnn.environments.base import Step, check_actions, check_batch, look_up, where, whole
 from relational_rnn.environments.box_world_levels import (
     BACKGROUND,
     BORDER,
@@ -108,6 +108,7 @@ class BoxWorld:
     ):
         if view not in ("viewport", "full"):
             raise ValueError(f"view is {view!r}; allowed: viewport, full")
+        max_steps = whole("max_steps", max_steps)
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}; allowed: from 1")
         if not 0 < refill <= 1:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relational_rnn.environments.base import look_up, pick
+from relational_rnn.environments.base import look_up, pick, whole, whole_numbers
 
 NUM_COLOURS = 20
 # What a cell holds. A key of colour c is KEY + c; its locks are LOCK + c on the way to the gem and DECOY + c
@@ -49,18 +49,20 @@ class LevelGenerator:
         branch_length: int = 1,
         device: torch.device | str = "cpu",
     ):
+        grid_size, branch_length = whole("grid_size", grid_size), whole("branch_length", branch_length)
+        solution_lengths = whole_numbers("solution_lengths", solution_lengths)
+        num_forward = whole_numbers("num_forward", num_forward)
+        num_backward = whole_numbers("num_backward", num_backward)
         # Ids 1..19 are drawn; a chain of distractors needs two that are not on the way to the gem.
         longest = NUM_COLOURS - 2 - (branch_length > 1)
         if not solution_lengths or not all(1 <= length <= longest for length in solution_lengths):
-            raise ValueError(
-                f"solution_lengths is {tuple(solution_lengths)}; allowed: each from 1 to {longest}"
-            )
+            raise ValueError(f"solution_lengths is {solution_lengths}; allowed: each from 1 to {longest}")
         for name, counts in (("num_forward", num_forward), ("num_backward", num_backward)):
             if not counts or min(counts) < 0:
-                raise ValueError(f"{name} is {tuple(counts)}; allowed: counts from 0")
+                raise ValueError(f"{name} is {counts}; allowed: counts from 0")
         if branch_length < 1:
             raise ValueError(f"branch_length is {branch_length}; allowed: from 1")
-        if not isinstance(grid_size, int) or not 5 <= grid_size <= LARGEST_ROOM:
+        if not 5 <= grid_size <= LARGEST_ROOM:
             raise ValueError(
                 f"grid_size is {grid_size}; allowed: whole numbers from 5, which a box and its surroundings "
                 f"need, to {LARGEST_ROOM}"

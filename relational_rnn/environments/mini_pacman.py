@@ -17,7 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relational_rnn.environments.base import Step, check_actions, check_batch, clone, look_up, pick, where
+from relational_rnn.environments.base import (
+    Step,
+    check_actions,
+    check_batch,
+    clone,
+    look_up,
+    pick,
+    where,
+    whole,
+)
 from relational_rnn.environments.mini_pacman_maze import GONE, MOVES, H, N, W, tables
 
 POWER_STEPS = 20
@@ -126,6 +135,7 @@ class MiniPacman:
             raise ValueError(f"view is {view!r}; allowed: viewport, full")
         if dynamics not in ("notebook", "paper"):
             raise ValueError(f"dynamics is {dynamics!r}; allowed: notebook, paper")
+        frame_cap, max_ghosts = whole("frame_cap", frame_cap), whole("max_ghosts", max_ghosts)
         if max_ghosts < 1:
             raise ValueError(f"max_ghosts is {max_ghosts}; at least 1 is needed")
         self.mode_name, self.view, self.dynamics = mode, view, dynamics

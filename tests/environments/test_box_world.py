@@ -4,6 +4,7 @@ import dataclasses
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -191,6 +192,11 @@ def test_errors_name_the_value():
         (dict(solution_lengths=(0, 1)), r"solution_lengths is \(0, 1\); allowed: each from 1 to 18"),
         (dict(solution_lengths=()), r"solution_lengths is \(\)"),
         (dict(solution_lengths=(18,), branch_length=2), "from 1 to 17"),
+        (dict(solution_lengths=3), "solution_lengths is 3; allowed: a sequence of whole numbers"),
+        (dict(num_forward=(0, 1.5)), r"num_forward is \(0, 1.5\); allowed: a sequence of whole numbers"),
+        (dict(num_backward="1"), "num_backward is '1'; allowed: a sequence of whole numbers"),
+        (dict(branch_length=1.5), "branch_length is 1.5; allowed: whole numbers"),
+        (dict(max_steps=20.5), "max_steps is 20.5; allowed: whole numbers"),
         (dict(num_forward=(-1,)), r"num_forward is \(-1,\)"),
         (dict(branch_length=0), "branch_length is 0"),
         (dict(max_steps=0), "max_steps is 0"),
@@ -198,6 +204,7 @@ def test_errors_name_the_value():
     ]:
         with pytest.raises(ValueError, match=words):
             BoxWorld(**options)
+    assert BoxWorld(grid_size=np.int64(12), solution_lengths=np.array([1, 2])).side == 14
     env, generator = BoxWorld(), seeded()
     state = env.reset(2, generator)
     with pytest.raises(ValueError, match=r"action 4 is not allowed; actions are 0\.\.3"):

@@ -339,6 +339,8 @@ def test_errors_name_the_value():
         (dict(view="near"), "view is 'near'"),
         (dict(dynamics="fast"), "dynamics is 'fast'"),
         (dict(max_ghosts=0), "max_ghosts is 0"),
+        (dict(max_ghosts=1.5), "max_ghosts is 1.5; allowed: whole numbers"),
+        (dict(frame_cap="long"), "frame_cap is 'long'; allowed: whole numbers"),
     ]:
         with pytest.raises(ValueError, match=words):
             MiniPacman(**options)
