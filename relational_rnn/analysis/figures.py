@@ -18,10 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from relational_rnn.analysis.claims import CLAIMS, LTE_TASKS, NAMES, PERCENT
-from relational_rnn.analysis.results_make import NOT_LEARNED_FROM, flat
+from relational_rnn.analysis.results_make import NOT_LEARNED_FROM, completed, flat
 from relational_rnn.analysis.runs import Run
-from relational_rnn.experiments import load_experiment
-from relational_rnn.training.config import from_dict, to_dict
 
 # Okabe and Ito's colours, told apart by colour-blind readers too. A core keeps its colour in every figure.
 COLOURS = {
@@ -145,7 +143,7 @@ def band(curves: list[list[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
 def labels(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in their seed only, under a name that says in what they differ from the others."""
     settings = [
-        {key: str(value) for key, value in flat(_complete(run)).items() if key not in NOT_LEARNED_FROM}
+        {key: str(value) for key, value in flat(completed(run)).items() if key not in NOT_LEARNED_FROM}
         for run in runs
     ]
     ways: dict[tuple[str, ...], list[Run]] = {}
@@ -170,14 +168,6 @@ def labels(runs: list[Run]) -> dict[str, list[Run]]:
         ", ".join(name) + (f" ({len(group)} seeds)" if len(group) > 1 else ""): group
         for name, group in ways.items()
     }
-
-
-def _complete(run: Run) -> dict:
-    """Its settings, with those that are younger than the run as they were before they could be chosen."""
-    try:
-        return to_dict(from_dict(load_experiment(run.experiment).Config, run.config))
-    except (ValueError, TypeError):  # of another version, or not ours
-        return run.config
 
 
 def short(label: str, most: int = 60) -> str:

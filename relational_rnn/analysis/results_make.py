@@ -13,6 +13,8 @@ from typing import Any
 from relational_rnn.analysis import results
 from relational_rnn.analysis.results import ResultError
 from relational_rnn.analysis.runs import Run, read_run
+from relational_rnn.experiments import load_experiment
+from relational_rnn.training.config import from_dict, to_dict
 
 POINTS = 200  # of a thinned curve
 KEPT = (
@@ -53,7 +55,7 @@ def make_result(path: Path, preset: dict, *, parameters: int | None = None, comm
     if "seconds" not in run.curves:
         raise ResultError(f"{path} has no training time in metrics.jsonl")
     config = portable(run.config)
-    overrides = differences(config, portable(preset))
+    overrides = differences(portable(completed(run)), portable(preset))
     done, asked = run.curves["seconds"][-1][0], run.config["training"]["steps"]
     commits = [session["commit"] for session in run.sessions if session.get("commit")]
     if not commits and commit is None:
@@ -112,6 +114,14 @@ def variant(result: dict) -> dict:
 
 
 # ------------------------------------------------------------------ settings
+
+
+def completed(run: Run) -> dict:
+    """Its settings, with those that are younger than the run as they were before they could be chosen."""
+    try:
+        return to_dict(from_dict(load_experiment(run.experiment).Config, run.config))
+    except (ValueError, TypeError):  # of another version, or not ours
+        return run.config
 
 
 def flat(config: dict, prefix: str = "") -> dict[str, Any]:

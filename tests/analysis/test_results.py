@@ -235,6 +235,17 @@ def test_settings_of_other_cores_are_no_difference():
     assert differences(run, usual) == {"core": "dnc", "dnc.heads": 2}
 
 
+def test_a_preset_that_changed_what_an_older_run_could_not_choose(tmp_path):
+    """The run has no word of the LSTM's precision; it was bf16, and the preset's is not any more."""
+    path = write_run(tmp_path / "run", accuracies(0.5), "lm", "wikitext2", core="lstm") / "config.json"
+    described = json.loads(path.read_text())
+    assert described["config"]["lstm"].pop("bf16") is False
+    path.write_text(json.dumps(described))
+    kept = made(path.parent)
+    assert kept["overrides"]["lstm.bf16"] is True
+    assert "--lstm.bf16" in shlex.split(kept["command"])
+
+
 def test_names_tell_variants_apart(tmp_path):
     wide = write_run(tmp_path / "a", accuracies(0.5), training={"learning_rate": 1e-4}, seed=2)
     kept = made(wide)
