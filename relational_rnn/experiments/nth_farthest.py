@@ -24,7 +24,7 @@ from relational_rnn.training.config import ADDED, Training
 from relational_rnn.training.loop import Problem
 
 NAME = "nth-farthest"
-EVAL_SEED = 2**40  # evaluation draws from seeds no training seed reaches
+EVAL_SEED = 2**31  # from here on no training takes its seed (training/config.py)
 
 
 @dataclass(frozen=True)

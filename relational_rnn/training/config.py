@@ -11,6 +11,7 @@ from relational_rnn.cores.base import require
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 OPTIMIZERS = ("adam", "rmsprop", "muon")
+SEEDS = 2**31  # trainings take lower ones; of a seed torch reads 32 bits on a CPU, so the others begin here
 ADDED = {"added": True}  # marks a field that older run folders lack; its default is what they did
 
 
@@ -56,7 +57,7 @@ class Training:
     cuda_graph: bool = True
     """On a GPU: capture a whole update in a CUDA graph and replay it."""
     seed: int = 0
-    """Of weights and data."""
+    """Of weights and data; below 2**31, where the seeds of evaluations begin."""
     log_every: int = 100
     """Updates between two lines of metrics.jsonl; a GPU run meets the host only there."""
     eval_every: int = 0
@@ -75,11 +76,11 @@ class Training:
             "final_learning_rate",
             "warmup_steps",
             "eval_every",
-            "seed",
             "weight_decay",
             "average_after",
         ):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(0 <= self.seed < SEEDS, "seed", self.seed, f"0 or more, less than {SEEDS}")
         require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
         require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " | ".join(OPTIMIZERS))

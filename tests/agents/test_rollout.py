@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from relational_rnn.agents import rollout
-from relational_rnn.agents.evaluation import play_episodes
+from relational_rnn.agents.evaluation import EVAL_SEED, play_episodes
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss
 from relational_rnn.agents.network import NO_ACTION, Inputs
 from relational_rnn.cores.base import map_state
@@ -204,7 +204,7 @@ def test_greedy_and_sampled():
     with torch.no_grad():
         problem.model.policy.weight.zero_()
         problem.model.policy.bias.copy_(torch.tensor([0.1, 0.0]))
-    generator = torch.Generator(problem.env.device).manual_seed(2**40)
+    generator = torch.Generator(problem.env.device).manual_seed(EVAL_SEED)
     cues = problem.env.reset(400, generator).cue
     greedy = play_episodes(problem.env, problem.model, 400, games=400, greedy=True)
     assert torch.equal(greedy.returns, 1 - 2 * cues.float())

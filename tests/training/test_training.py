@@ -13,7 +13,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from relational_rnn.experiments import nth_farthest
+from relational_rnn.agents import evaluation
+from relational_rnn.analysis import attention
+from relational_rnn.cli import record
+from relational_rnn.experiments import lte_problem, nth_farthest
+from relational_rnn.explorer import games, programs
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import Training, from_dict, to_dict
 from relational_rnn.training.device import pick_device
@@ -25,6 +29,32 @@ from relational_rnn.training.stopping import StopRequest
 
 def training(**changes):
     return replace(Training(steps=100, batch_size=1, learning_rate=1.0, final_learning_rate=0.2), **changes)
+
+
+OTHER_SEEDS = {
+    "evaluation of N-th farthest": nth_farthest.EVAL_SEED,
+    "the demo's": nth_farthest.EVAL_SEED + 1,
+    "evaluation of programs": lte_problem.EVAL_SEED,
+    "evaluation of agents": evaluation.EVAL_SEED,
+    "programs to look at": programs.SEED,
+    "games to look at": games.SEED,
+    "attention": attention.SEED,
+    "films": record.FILM_SEED,
+}
+
+
+@pytest.mark.parametrize("seed", OTHER_SEEDS.values(), ids=list(OTHER_SEEDS))
+def test_what_is_not_trained_on_has_random_numbers_of_its_own(seed):
+    """On a CPU torch's generator reads 32 bits of a seed: 2**40 gave the numbers of seed 0."""
+
+    def numbers(seed):
+        return torch.rand(8, generator=torch.Generator().manual_seed(seed))
+
+    for trained in (0, 1, seed % 2**31):
+        assert not torch.equal(numbers(seed), numbers(training(seed=trained).seed))
+    for wrong in (seed, 10**30):
+        with pytest.raises(ValueError, match=f"seed={wrong} is not allowed; allowed: 0 or more, less than 2"):
+            training(seed=wrong)
 
 
 @pytest.mark.parametrize(
