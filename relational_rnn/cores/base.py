@@ -131,9 +131,12 @@ class RecurrentCore(nn.Module):
 
     def _check_step(self, x: Tensor, state: State) -> None:
         """What `forward` checks, for one step: torch's own LSTM reads past the end of a state too small."""
+        if not isinstance(x, Tensor):
+            raise ValueError(f"input of a step must be a tensor, got {type(x).__name__}")
         if tuple(x.shape[1:]) != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
             raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
+        self._check_input(x)
         _check_state(state, self._state_shapes(), [x.shape[0]], x.device)
 
     def _state_shapes(self):

@@ -52,6 +52,18 @@ def test_an_unbatched_input_refuses_a_state_with_a_batch(core):
 
 
 @every_core
+def test_a_step_refuses_an_input_that_forward_refuses(core):
+    state = core.initial_state(2)
+    for x in (torch.randn(2, *core.input_shape).double(), torch.ones(2, *core.input_shape, dtype=torch.long)):
+        with pytest.raises(ValueError, match=f"input has dtype {x.dtype}; allowed: torch.float32"):
+            core.step(x, state)
+        with torch.autocast("cpu", torch.bfloat16):
+            core.step(x.bfloat16(), state)
+    with pytest.raises(ValueError, match="input of a step must be a tensor, got list"):
+        core.step([[0.0]], state)
+
+
+@every_core
 def test_a_state_of_another_precision_is_cast(core):
     x = torch.randn(2, *core.input_shape)
     state = core.initial_state(2)
