@@ -7,6 +7,7 @@ original; torch's convolutions take the permuted view of such a tensor without a
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -61,12 +62,12 @@ class ConvLSTM(RecurrentCore):
         dtype=None,
     ):
         super().__init__(batch_first=batch_first)
-        input_shape = tuple(input_shape)
-        kernel_size = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
+        kernel_size = (kernel_size, kernel_size) if isinstance(kernel_size, int) else kernel_size
         allowed = "(height, width, channels), each at least 1"
         require(_sizes(input_shape, 3), "input_shape", input_shape, allowed)
         require(_sizes(kernel_size, 2), "kernel_size", kernel_size, "an integer or a pair, each at least 1")
         require(_sizes((output_channels,), 1), "output_channels", output_channels, "an integer of at least 1")
+        input_shape, kernel_size = tuple(input_shape), tuple(kernel_size)
         self.input_shape, self.output_shape = input_shape, (*input_shape[:2], output_channels)
         self.kernel_size, self.output_channels = kernel_size, output_channels
         self.forget_bias = float(forget_bias)
@@ -119,5 +120,8 @@ class ConvLSTM(RecurrentCore):
         return f"input_shape={self.input_shape}, output_channels={self.output_channels}"
 
 
-def _sizes(values: tuple, count: int) -> bool:
-    return len(values) == count and all(isinstance(value, int) and value > 0 for value in values)
+def _sizes(values: Any, count: int) -> bool:
+    """So many whole numbers of at least 1; True is not one."""
+    if not isinstance(values, tuple | list) or len(values) != count:
+        return False
+    return all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)

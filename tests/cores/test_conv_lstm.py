@@ -58,7 +58,13 @@ def test_bad_arguments():
         ConvLSTM((5, 5, 4), 6, 0)
     with pytest.raises(ValueError, match="output_channels=0"):
         ConvLSTM((5, 5, 4), 0, 2)
-    core = ConvLSTM((5, 5, 4), 6, 2)
+    for shape in (5, None, "abc", (5, 5, True)):
+        with pytest.raises(ValueError, match=r"input_shape=.*; allowed: \(height, width, channels\)"):
+            ConvLSTM(shape, 6, 2)
+    for kernel in (2.5, None, True, (2, 2, 2)):
+        with pytest.raises(ValueError, match=r"kernel_size=.*; allowed: an integer or a pair"):
+            ConvLSTM((5, 5, 4), 6, kernel)
+    core = ConvLSTM([5, 5, 4], 6, [2, 2])
     with pytest.raises(ValueError, match=r"allowed: \[T, B, 5, 5, 4\]"):
         core(torch.zeros(2, 3, 4, 5, 5))
     with pytest.raises(ValueError, match=r"allowed: \[B, 5, 5, 4\]"):
