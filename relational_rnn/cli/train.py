@@ -82,10 +82,11 @@ def resume(folder: str, rest: list[str]) -> int:
     with user_errors():
         run, experiment, config = open_run(folder)
         name = run.config()["experiment"]
+        options = rest if rest and rest[0].startswith("-") else rest[1:]
+        if options:
+            raise UsageError(f"--resume takes no options (a run keeps its own), got {options[0]!r}")
         if rest and rest[0] != name:
             raise UsageError(f"run folder {folder} is of experiment {name!r}, not {rest[0]!r}")
-        if rest[1:]:
-            raise UsageError(f"--resume takes no options (a run keeps its own), got {rest[1]!r}")
         return go_on(make_trainer(experiment, config), run)
 
 

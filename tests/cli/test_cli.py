@@ -388,3 +388,4 @@ def test_resume_names_another_experiment(finished, capsys):
     refused(
         capsys, ["train", "--resume", finished, "nth-farthest", "--core", "lstm"], "--resume takes no options"
     )
+    refused(capsys, ["train", "--resume", finished, "--core", "lstm"], "no options", "got '--core'")
