@@ -65,7 +65,8 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
     described = run.config()
     model = _empty(experiment, config)
     meta = load_weights(run, model)
-    sessions = json.loads((run.path / "environment.json").read_text())
+    sessions = run.sessions()
+    first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
     about = {
         "experiment": described["experiment"],
         "preset": described["preset"],
@@ -73,11 +74,11 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
         "seed": config.training.seed,
         "step": meta["step"],
         "training_seconds": round(meta["seconds"], 1),
-        "command": sessions[0]["command"],
-        "commit": sessions[-1]["commit"],
-        "uncommitted_changes": any(session["uncommitted_changes"] for session in sessions),
-        "torch": sessions[-1]["torch"],
-        "gpu": sessions[-1]["gpu"],
+        "command": first.get("command"),
+        "commit": last.get("commit"),
+        "uncommitted_changes": any(s.get("uncommitted_changes") for s in sessions) if sessions else None,
+        "torch": last.get("torch"),
+        "gpu": last.get("gpu"),
     }
     return Pretrained(model.to(pick_device(device)).eval(), config, about)
 
@@ -120,7 +121,13 @@ def release(
     path, card = folder / f"{name}.safetensors", folder / f"{name}.json"
     if (path.exists() or card.exists()) and not overwrite:
         raise ValueError(f"{card} exists already; choose another name, or replace it")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; allowed: a folder, or a name for a new one")
     model, config, about = load_run(run, device=device)
+    if not hasattr(config, "eval_samples"):
+        raise ValueError(
+            f"{run} is of {about['experiment']!r}, which has no accuracy; allowed: nth-farthest, lte"
+        )
     rounded = {name: _half(name, tensor) for name, tensor in model.state_dict().items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in rounded.values())
     if size > MAX_BYTES:

@@ -123,6 +123,25 @@ def test_large_models_are_refused(run, tmp_path, monkeypatch):
         pretrained.release(run, "tiny", samples=100, folder=tmp_path / "weights", device="cpu")
 
 
+def test_an_agent_is_refused(tmp_path, capsys):
+    """What it scores is no accuracy."""
+    path, into = str(tmp_path / "run"), str(tmp_path / "weights")
+    assert main(["train", "box-world", "--preset", "smoke", "--run", path]) == 0
+    assert main(["release", path, "agent", "--into", into, "--device", "cpu"]) == 2
+    assert "is of 'box-world', which has no accuracy; allowed: nth-farthest, lte" in capsys.readouterr().err
+    assert not (tmp_path / "weights").exists()
+
+
+@pytest.mark.parametrize("note", [None, b"", b"\xff", b"[{}]"])
+def test_a_run_without_a_note_of_where_it_was_made(run, tmp_path, note):
+    path = copy_with(run, tmp_path / "run", lambda tensors: None)
+    (path / "environment.json").unlink()
+    if note is not None:
+        (path / "environment.json").write_bytes(note)
+    about = pretrained.load_run(path).about
+    assert (about["step"], about["command"], about["commit"], about["gpu"]) == (200, None, None, None)
+
+
 def test_the_papers_model_fits():
     problem = nth_farthest.NthFarthestProblem(nth_farthest.fast(), CPU)
     assert 2 * sum(t.numel() for t in problem.model.state_dict().values()) < pretrained.MAX_BYTES
@@ -143,6 +162,7 @@ def test_the_command(run, tmp_path, capsys):
         (["release", str(run), "Big/One", "--into", into], "lower-case"),
         (["release", "missing", "name", "--into", into], "missing does not exist"),
         (["release", str(run), "x", "--samples", "many"], "'many'"),
+        (["release", str(run), "x", "--into", str(run / "config.json")], "config.json is a file; allowed: a"),
     ):
         assert main(wrong) == 2
         assert part in capsys.readouterr().err

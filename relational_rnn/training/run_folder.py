@@ -137,7 +137,7 @@ class RunFolder:
     def sessions(self) -> list[dict]:
         """What is noted of each start; nothing where the file is missing or damaged: no run needs it."""
         sessions = None
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        with contextlib.suppress(FileNotFoundError, ValueError):
             sessions = json.loads((self.path / "environment.json").read_text())
         whole = isinstance(sessions, list) and all(isinstance(session, dict) for session in sessions)
         return sessions if whole else []

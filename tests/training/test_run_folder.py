@@ -37,9 +37,9 @@ def test_the_end_of_every_session_is_noted(run):
     assert [session["ended_at_step"] for session in run.sessions()] == [40, 60]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', "[1]"])
+@pytest.mark.parametrize("text", [b"", b"{", b'{"a": 1}', b"[1]", b"\xff"])
 def test_a_damaged_note_stops_nothing(run, text):
-    (run.path / "environment.json").write_text(text)
+    (run.path / "environment.json").write_bytes(text)
     assert run.sessions() == []
     run.session_ends(5)
     run.close()
