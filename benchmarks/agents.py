@@ -12,28 +12,18 @@ has all. On a CPU the cores are those of `fast` too, so it is slow there and few
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import json
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from provenance import provenance, save
 
 from relational_rnn.experiments import box_world, mini_pacman
 from relational_rnn.training.device import autocast
 from relational_rnn.training.loop import GRAPH_WARMUP, Trainer
 
 HERE = Path(__file__).parent
-
-
-def environments_benchmark():
-    """The neighbour's description of the machine."""
-    spec = importlib.util.spec_from_file_location("environments", HERE / "environments.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def make_trainer(
@@ -104,10 +94,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1, help="on the CPU")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--commit", help="of the code measured, where there is no git to ask")
     args = parser.parse_args()
-    ask = ["git", "rev-parse", "HEAD"]
-    commit = args.commit or subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
     torch.set_num_threads(args.threads)
     device = torch.device(args.device)
     precision = args.precision or ("bf16" if args.device == "cuda" else "fp32")
@@ -115,7 +102,7 @@ def main() -> None:
     output = args.output or HERE / "results" / f"agents_{args.device}.json"
 
     unit = "steps of single games per second"
-    report = {"machine": environments_benchmark().machine(args.device, commit), "unit": unit, "rows": []}
+    report = provenance(args.device) | {"unit": unit, "rows": []}
     print(
         f"{'game':12s} {'view':9s} {'core':10s} {'games':>6s} {'acting':>12s} {'learning':>14s} {'GiB':>6s}"
     )
@@ -148,8 +135,7 @@ def main() -> None:
                     report["rows"].append(row | {"gibibytes": memory})
                     shown = f"{max(acted):12,.0f} {max(learning):14,.0f} {memory or 0:6.1f}"
                     print(f"{experiment.NAME:12s} {view:9s} {core:10s} {games:6d} {shown}", flush=True)
-                    output.parent.mkdir(parents=True, exist_ok=True)
-                    output.write_text(json.dumps(report, indent=1) + "\n")  # kept if a later row fails
+                    save(report, output)  # kept if a later row fails
                     del trainer
     print(f"written: {output}")
 

@@ -13,17 +13,13 @@ from __future__ import annotations
 import argparse
 import copy
 import functools
-import json
-import platform
-import shlex
 import statistics
-import subprocess
 import time
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 
 import torch
+from provenance import provenance, save
 
 from relational_rnn import LSTM, RelationalMemory
 
@@ -271,11 +267,6 @@ def show(row: dict) -> None:
     )
 
 
-def commit() -> str:
-    out = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return out.stdout.strip() or "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -285,28 +276,18 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], help="rows to leave out, such as compiled")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--commit", default=None, help="what to record where there is no git")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.exit(
             2, "benchmarks/cores.py: no CUDA GPU here, and times of a CPU would mislead; allowed: a GPU\n"
         )
-    command = ["python", "benchmarks/cores.py", "--only", *options.only, "--precisions", *options.precisions]
-    command += ["--without", *options.without] if options.without else []
-    gpu = torch.cuda.get_device_name()
-    today = date.today().isoformat()
-    output = options.output or RESULTS / f"cores_{today}_{gpu.lower().replace(' ', '-')}.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    result = {
-        "command": shlex.join(command),
-        "date": today,
-        "commit": options.commit or commit(),
-        "gpu": gpu,
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+    result = provenance("cuda") | {
         "workloads": {name: asdict(w) for name, w in WORKLOADS.items()},
         "errors": {},
         "rows": [],
     }
+    gpu = result["hardware"]["device"].lower().replace(" ", "-")
+    output = options.output or RESULTS / f"cores_{result['date']}_{gpu}.json"
     skip = set(options.without)
     for name in options.only:
         if name in WORKLOADS:
@@ -317,9 +298,7 @@ def main() -> None:
             result["rows"] += bench_training(name, WORKLOADS[name], skip, options.precisions)
         else:
             result["rows"] += bench_full_step() if name == "full-step" else bench_acting(skip)
-        output.write_text(
-            json.dumps(result, indent=1) + "\n"
-        )  # after each: a run cut short keeps what it has
+        save(result, output)  # after each: a run cut short keeps what it has
     print(f"saved {output}")
 
 

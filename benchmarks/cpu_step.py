@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
-import os
-import platform
 import statistics
-import subprocess
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from provenance import provenance, save
 
 from relational_rnn import RelationalMemory
 
@@ -109,22 +105,7 @@ def main() -> None:
         shape = dict(steps=steps, batch=batch, slots=slots, head_size=head_size, heads=heads)
         rows.append({"shape": shape, "ratio": round(ratio, 3), "backend_torch_ratio": round(other, 3)})
         print(f"{shape}: {ratio:.2f} times as fast as a plain loop (backend torch: {other:.2f})", flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    result = {
-        "command": f"python benchmarks/cpu_step.py --threads {options.threads}",
-        "date": date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "hardware": {
-            "cpu_cores": os.cpu_count(),
-            "threads_used": options.threads,
-            "load": os.getloadavg()[0],
-        },
-        "rows": rows,
-    }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    save(provenance() | {"rows": rows}, options.output)
 
 
 if __name__ == "__main__":

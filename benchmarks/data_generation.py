@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import random
 import time
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
+from provenance import provenance, save
 
 from relational_rnn.tasks.nth_farthest import NthFarthest
 
@@ -88,20 +86,14 @@ def main() -> None:
         "python_loop": per_second(lambda: python_loop(200, 8, 16), 200, options.repeats),
         "numpy_loop": per_second(lambda: numpy_loop(200, 8, 16, source), 200, options.repeats),
     }
-    result = {
-        "command": "python benchmarks/data_generation.py",
+    result = provenance() | {
         "task": "8 vectors x 16 dimensions, batch 1600",
         "samples_per_second": {name: round(value) for name, value in (ours | loops).items()},
         "times_as_fast": {f"{a} / {b}": round(ours[a] / loops[b], 1) for a in ours for b in loops},
-        "load_average": round(os.getloadavg()[0], 2),
-        "date": date.today().isoformat(),
-        "torch": torch.__version__,
         "numpy": np.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
     print(json.dumps(result, indent=1))
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    save(result, options.output)
 
 
 if __name__ == "__main__":

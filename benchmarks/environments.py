@@ -10,15 +10,11 @@ about half a second each; the table has the best of them (others may be using th
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
-import subprocess
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
+from provenance import provenance, save
 
 from relational_rnn.environments import BoxWorld, MiniPacman
 from relational_rnn.environments.base import copy_, tensors
@@ -94,25 +90,6 @@ def measure(run, steps_per_run: int, rounds: int, seconds: float, device: str) -
     return speeds
 
 
-def machine(device: str, commit: str) -> dict:
-    facts = {
-        "date": date.today().isoformat(),
-        "commit": commit,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device,
-    }
-    if device == "cuda":
-        return facts | {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    model = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return facts | {"cpu": model, "cores": os.cpu_count(), "threads": torch.get_num_threads(), "load": load}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -124,21 +101,14 @@ def main() -> None:
     # Two threads wait for each other at every operation: on a machine that others use too, one is faster.
     parser.add_argument("--threads", type=int, default=1, help="on the CPU")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--commit", help="of the code measured, where there is no git to ask")
     args = parser.parse_args()
-    commit = (
-        args.commit
-        or subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    )
     torch.set_num_threads(args.threads)
     sizes = args.batch_sizes or (
         [64, 1024, 4096, 16384] if args.device == "cpu" else [4096, 16384, 65536, 262144]
     )
     output = args.output or Path(__file__).parent / "results" / f"environments_{args.device}.json"
 
-    report = {"machine": machine(args.device, commit), "unit": "steps of single games per second", "rows": []}
+    report = provenance(args.device) | {"unit": "steps of single games per second", "rows": []}
     print(f"{'game':12s} {'view':9s} {'games':>7s} {'how':6s} {'steps/s':>12s}")
     for name, game in GAMES.items():
         for view in ("viewport", "full"):
@@ -156,8 +126,7 @@ def main() -> None:
                     )
                     print(f"{name:12s} {view:9s} {size:7d} {how:6s} {max(speeds):12,.0f}", flush=True)
                     del run
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(json.dumps(report, indent=1) + "\n")
+    save(report, output)
     print(f"written: {output}")
 
 

@@ -15,17 +15,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
-import platform
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import numpy as np
 import torch
+from provenance import provenance, save
 
 from relational_rnn.experiments import table2_lm
 from relational_rnn.experiments.language_problem import LanguageModelProblem
@@ -104,12 +100,6 @@ def measure(config: table2_lm.Config, words: int, updates: int, device: torch.de
     return row
 
 
-def commit() -> str:
-    """Of the code measured; the variable is for machines without git."""
-    ask = ["git", "rev-parse", "HEAD"]
-    return os.environ.get("RELATIONAL_RNN_COMMIT") or subprocess.check_output(ask, text=True).strip()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -134,17 +124,7 @@ def main() -> None:
             print(rows[-1], flush=True)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    result = dict(
-        date=date.today().isoformat(),
-        command=" ".join(["python", *sys.argv]),
-        commit=commit(),
-        versions=dict(python=platform.python_version(), torch=torch.__version__, cuda=torch.version.cuda),
-        hardware=dict(device=torch.cuda.get_device_name() if device.type == "cuda" else "cpu"),
-        small=arguments.small,
-        rows=rows,
-    )
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    save(provenance(device.type) | dict(small=arguments.small, rows=rows), arguments.out)
     print(f"wrote {arguments.out}")
 
 

@@ -9,16 +9,12 @@ anew; `command`, `versions` and `hardware` in it say where the numbers come from
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import sys
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
+from provenance import provenance, save
 
 from relational_rnn.tasks.learning_to_execute import LearningToExecute
 from relational_rnn.tasks.lte_curriculum import Curriculum
@@ -90,32 +86,8 @@ def main() -> None:
             rows.append(row)
             print(row)
 
-    gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
-    result = dict(
-        date=date.today().isoformat(),
-        command=" ".join(["python", *sys.argv]),
-        versions=dict(python=platform.python_version(), torch=torch.__version__),
-        hardware=dict(
-            device=gpu or cpu_name(),
-            cpu_cores=os.cpu_count(),
-            threads_used=1,
-            load_average=os.getloadavg(),  # of the machine while this ran: others may share it
-        ),
-        rows=rows,
-    )
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    save(provenance(device.type) | dict(rows=rows), arguments.out)
     print(f"wrote {arguments.out}")
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux
-        return platform.processor() or platform.machine()
-    return next(
-        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
-    )
 
 
 if __name__ == "__main__":

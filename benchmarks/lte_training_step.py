@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import sys
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
+from provenance import provenance, save
 
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
@@ -109,15 +107,7 @@ def main() -> None:
         print(row, flush=True)
         torch.cuda.empty_cache()
 
-    result = dict(
-        date=date.today().isoformat(),
-        command=" ".join(["python", *sys.argv]),
-        versions=dict(python=platform.python_version(), torch=torch.__version__, cuda=torch.version.cuda),
-        hardware=dict(device=torch.cuda.get_device_name()),
-        rows=rows,
-    )
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    save(provenance("cuda") | dict(rows=rows), arguments.out)
     print(f"wrote {arguments.out}")
 
 

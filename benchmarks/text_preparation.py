@@ -11,21 +11,16 @@ to text: decoding, paragraphs). Every figure is the median of `--repeats`; files
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from datetime import date
 from pathlib import Path
 
-import numpy as np
+from provenance import provenance, save
 
 from relational_rnn.tasks.text.corpora import SPLITS, Corpus, gutenberg, text_folder, wikitext
 from relational_rnn.tasks.text.prepare import prepare
@@ -86,16 +81,6 @@ def measure(corpus: Corpus, workers: int, repeats: int) -> dict:
     )
 
 
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except FileNotFoundError:  # not Linux
-        return platform.processor() or platform.machine()
-    return next(
-        (line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine()
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in READERS:
@@ -114,21 +99,7 @@ def main() -> None:
     if not rows:
         parser.error("no corpus; allowed: " + ", ".join(f"--{name} DIR" for name in READERS))
 
-    # Folders by their names alone: where they lay on this machine is of no use to others.
-    words = [word if not Path(word).is_dir() else Path(word).name for word in sys.argv]
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    result = dict(
-        date=date.today().isoformat(),
-        command=" ".join(["python", *words]),
-        commit=commit.stdout.strip(),
-        versions=dict(python=platform.python_version(), numpy=np.__version__),
-        hardware=dict(device=cpu_name(), cpu_cores=os.cpu_count(), load_average_before=load),
-        rows=rows,
-    )
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    save(provenance(load_average_before=load) | dict(rows=rows), arguments.out)
     print(f"wrote {arguments.out}")
 
 
