@@ -17,11 +17,15 @@ _HUB_NAMES = {"train": "train", "valid": "validation", "test": "test"}
 
 
 def download_wikitext(name: str, folder: str | Path, *, revision: str = "main") -> Corpus:
-    """Download wikitext-2 or wikitext-103 into a folder as wiki.*.tokens; files that are there stay."""
+    """Download wikitext-2 or wikitext-103 into a folder as wiki.*.tokens; files of it that are there stay."""
     if name not in SIZES:
         raise ValueError(f"name={name!r} is not allowed; allowed: {', '.join(SIZES)}")
     folder = Path(folder)
     targets = {split: folder / f"wiki.{split}.tokens" for split in SIZES[name]}
+    for split, path in targets.items():
+        if path.is_file() and (lines := _lines(path)) != SIZES[name][split]:  # of the other one, perhaps
+            allowed = f"{SIZES[name][split]}, as in {name}, or another folder"
+            raise ValueError(f"{path} is there and has {lines} lines; allowed: {allowed}")
     if not all(path.is_file() for path in targets.values()):
         try:
             import huggingface_hub
@@ -57,3 +61,8 @@ def download_wikitext(name: str, folder: str | Path, *, revision: str = "main") 
                 )
             publish(path)
     return wikitext(folder)
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 24), b""))

@@ -296,6 +296,14 @@ def test_a_download_gives_the_published_files(tmp_path, monkeypatch):
     assert hub.download_wikitext("wikitext-2", tmp_path) == corpus  # what is there is not downloaded again
 
 
+def test_another_wikitext_is_not_taken_for_the_one_asked_for(tmp_path, monkeypatch):
+    fake_hub(monkeypatch, {})
+    write(tmp_path / "wiki.train.tokens", "a\n" * 36_718)  # as many as WikiText-2 has
+    message = r"wiki\.train\.tokens is there and has 36718 lines; allowed: 1801350, as in wikitext-103"
+    with pytest.raises(ValueError, match=message):
+        hub.download_wikitext("wikitext-103", tmp_path)
+
+
 def test_a_download_cut_short_leaves_nothing(tmp_path, monkeypatch):
     fake_hub(monkeypatch, {name: [["a\n"], []] for name in ("train", "validation", "test")})
     with pytest.raises(ValueError, match="'train' came with 1 lines; allowed: 36718"):
