@@ -30,6 +30,7 @@ from relational_rnn.tasks.text import reading
 from relational_rnn.tasks.text.corpora import SPLITS, Corpus
 from relational_rnn.tasks.text.reading import Piece, pieces, read
 from relational_rnn.tasks.text.token_file import (
+    MAGIC,
     flush,
     open_tokens,
     publish,
@@ -37,7 +38,7 @@ from relational_rnn.tasks.text.token_file import (
     token_dtype,
     write_tokens,
 )
-from relational_rnn.tasks.text.tokenizers import TOKENIZERS, chunks
+from relational_rnn.tasks.text.tokenizers import TOKENIZERS, UNK, chunks
 from relational_rnn.tasks.text.vocabulary import UNK_ID, Vocabulary
 
 try:
@@ -101,6 +102,7 @@ def prepare(
     with _exclusive(folder):
         if _is_done(folder, request):
             return open_prepared(folder)
+        _check_replaceable(folder)
         scratch = folder / SCRATCH
         shutil.rmtree(scratch, ignore_errors=True)  # of a call that was killed
         scratch.mkdir()
@@ -166,6 +168,21 @@ def _record(folder: Path) -> dict:
 
 def _is_done(folder: Path, request: dict) -> bool:
     return (folder / RECORD).is_file() and _record(folder).get("request") == request
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Files of our names that are not ours, another program's train.bin say, are left alone."""
+    if (folder / RECORD).is_file():
+        return
+    for name, beginning in (
+        (VOCABULARY, f"{UNK}\t".encode()),
+        *((f"{split}.bin", MAGIC) for split in SPLITS),
+    ):
+        if (folder / name).exists():
+            with (folder / name).open("rb") as file:
+                if file.read(len(beginning)) != beginning:
+                    said = "exists and is of no earlier preparation; allowed: another folder"
+                    raise ValueError(f"{folder / name} {said}")
 
 
 @contextmanager

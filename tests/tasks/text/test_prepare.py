@@ -276,6 +276,19 @@ def test_wrong_arguments_are_errors_before_anything_is_read(tmp_path, arguments,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["train.bin", "vocabulary.tsv"])
+def test_files_of_others_are_left_alone(tmp_path, name):
+    corpus = wikitext(make_wikitext(tmp_path / "corpus"))
+    theirs = write(tmp_path / "out" / name, b"\x07\x00 of another program")
+    with pytest.raises(ValueError, match=rf"{name} exists and is of no earlier preparation"):
+        prepare(corpus, tmp_path / "out")
+    assert theirs.read_bytes() == b"\x07\x00 of another program"
+    theirs.unlink()
+    prepare(corpus, tmp_path / "out")
+    (tmp_path / "out" / "prepared.json").unlink()  # a preparation cut short while it put its files in place
+    prepare(corpus, tmp_path / "out")
+
+
 def test_files_of_different_preparations_do_not_pass_for_one(tmp_path):
     corpus = wikitext(make_wikitext(tmp_path / "corpus"))
     one, two = (prepare(corpus, tmp_path / str(n), min_count=n) for n in (1, 9))
