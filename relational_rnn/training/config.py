@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -81,7 +82,8 @@ class Training:
         ):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         require(0 <= self.seed < SEEDS, "seed", self.seed, f"0 or more, less than {SEEDS}")
-        require(self.learning_rate > 0, "learning_rate", self.learning_rate, "more than 0")
+        rate = self.learning_rate
+        require(0 < rate < math.inf, "learning_rate", rate, "more than 0, less than inf")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
         require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " | ".join(OPTIMIZERS))
         require(self.muon_ratio > 0, "muon_ratio", self.muon_ratio, "more than 0")

@@ -93,6 +93,7 @@ def test_settings_survive_json(preset):
         (("curriculum", "stages"), [[4, 4, 4]], r"config.curriculum.stages is \(\(4, 4, 4\),\)"),
         (("training",), 3, r"config.training is 3; allowed: an object"),
         (("training", "steps"), 0, r"steps=0 is not allowed; allowed: 1 or more"),
+        (("training", "learning_rate"), math.inf, r"learning_rate=inf .* more than 0, less than inf"),
         (("training", "checkpoint_every"), 15, r"checkpoint_every=15 .* a multiple of log_every=10"),
     ],
 )
