@@ -64,6 +64,7 @@ def start(name: str, preset: str, config, path: Path) -> int:
     with user_errors():
         # Before the folder: a wrong size leaves nothing behind.
         trainer = make_trainer(load_experiment(name), config)
+        check_backends(trainer.problem.model)
         if distributed.restarted(path, trainer.ranks):  # torchrun runs the same command again
             return go_on(trainer, RunFolder.open(path))
         if trainer.ranks.rank > 0:
@@ -94,6 +95,7 @@ def go_on(trainer, run) -> int:
     """Train on from the newest checkpoint of a run folder."""
     trainer.run_folder = run
     with user_errors():
+        check_backends(trainer.problem.model)
         trainer.resume()
     first = trainer.ranks.rank == 0
     with contextlib.closing(run):
@@ -160,6 +162,15 @@ def make_trainer(experiment, config):
     check_tracker(config.training.track)
     device = pick_device(distributed.join(config.training.device))
     return Trainer(experiment.make_problem(config, device), config.training, device)
+
+
+def check_backends(model) -> None:
+    """A ValueError if a core's backend cannot run here; without this the first update would say so."""
+    from relational_rnn.cores.relational_memory import RelationalMemory
+
+    for module in model.modules():
+        if isinstance(module, RelationalMemory):
+            module.kernels()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,8 @@ K key size, G gate size.
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -144,18 +146,22 @@ class RelationalMemory(RecurrentCore):
         memories, _ = self._scan(x.unsqueeze(0), state, None, folded=folded)
         return memories[0].flatten(1), memories[0]
 
+    def kernels(self) -> ModuleType | None:
+        """The row functions that calls run with, None for the reference; a ValueError if the backend asked
+        for cannot run where the parameters are."""
+        if self.output_gate:
+            return None
+        return op.choose(
+            self.backend, self.initial_state(1), 1, self.weights(), self.input_rows or 1, self.recompute
+        )
+
     def fold(self) -> op.Folded | None:
         """The weights multiplied out and cast, to take many steps with: `step(x, state, folded)`.
 
         They do not follow the parameters: fold again after an update. None where there is nothing to gain.
         """
-        if self.output_gate:
-            return None
-        weights = self.weights()
-        rows = op.choose(
-            self.backend, self.initial_state(1), 1, weights, self.input_rows or 1, self.recompute
-        )
-        return None if rows is None else self._fold(weights, rows).copied(self.mem_slots, self.spec)
+        rows = self.kernels()
+        return None if rows is None else self._fold(self.weights(), rows).copied(self.mem_slots, self.spec)
 
     def _fold(self, weights: Weights, rows) -> op.Folded:
         bias = None if self.gate_from_memory is None else self._gate_bias()

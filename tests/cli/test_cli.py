@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -376,6 +377,29 @@ def test_a_reader_that_has_had_enough_is_no_error(arguments, unbuffered):
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_backend_that_cannot_run_here(finished, tmp_path, capsys):
+    """It is named before anything is made; scoring a run does not need the one it was trained with."""
+    path = tmp_path / "run"
+    for options, reason in (
+        (["--model.backend", "triton"], "'triton' cannot run here: the input is on cpu"),
+        (["--model.backend", "torch", "--model.num-blocks", "2"], "'torch' cannot run here: num_blocks is 2"),
+    ):
+        refused(capsys, [*SMOKE, "--run", path, *options], reason)
+        assert not path.exists()
+    shutil.copytree(finished, path)
+    described = json.loads((path / "config.json").read_text())
+    described["config"]["model"]["backend"] = "triton"
+    (path / "config.json").write_text(json.dumps(described))
+    before = snapshot(path)
+    refused(capsys, ["train", "--resume", path], "'triton' cannot run here")
+    assert snapshot(path) == before
+    scores = []
+    for folder in (finished, path):
+        assert main(["eval", str(folder)]) == 0
+        scores.append(json.loads(capsys.readouterr().out)["accuracy"])
+    assert scores[0] == scores[1]
 
 
 def test_resume_names_another_experiment(finished, capsys):
