@@ -13,6 +13,7 @@ from relational_rnn.experiments import table2_lm
 from relational_rnn.experiments.language_problem import TEXT, VOCABULARY, check_vocabulary, open_text
 from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.text.prepare import Prepared
+from relational_rnn.tasks.text.tokenizers import TOKENIZERS
 from relational_rnn.tasks.text.vocabulary import Vocabulary
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
 from relational_rnn.training.weights import load_weights
@@ -31,10 +32,20 @@ def load_model(run: RunFolder, config: table2_lm.Config, device: torch.device) -
         if not (run.path / name).is_file():
             raise RunFolderError(f"{run.path} is not a whole run folder of language modelling: no {name}")
     vocabulary = Vocabulary.load(run.path / VOCABULARY)
-    tokenizer = json.loads((run.path / TEXT).read_text())["tokenizer"]
+    tokenizer = _tokenizer(run.path / TEXT)
     model = table2_lm.build_model(config, len(vocabulary))
     step = load_weights(run, model)["step"]
     return TrainedModel(model.to(device).eval(), vocabulary, tokenizer, step)
+
+
+def _tokenizer(path: Path) -> str:
+    try:
+        name = json.loads(path.read_text())["tokenizer"]
+    except (ValueError, KeyError, TypeError):
+        name = None
+    if name not in tuple(TOKENIZERS):
+        raise RunFolderError(f"{path} is damaged: tokenizer is {name!r}; allowed: {', '.join(TOKENIZERS)}")
+    return name
 
 
 def load_text(config: table2_lm.Config, vocabulary: Vocabulary, data: str | None = None) -> Prepared:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,16 @@ def test_generate_wants_a_language_model(tmp_path, capsys):
     assert main(["train", "nth-farthest", "--preset", "smoke", *short]) == 0
     assert main(["generate", str(other)]) == 2
     assert "is of 'nth-farthest'; allowed: a run of 'lm'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"tokenizer": "bpe"}', '{"tokenizer": []}'])
+def test_a_damaged_note_of_the_tokenizer_is_named(run, tmp_path, capsys, content):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    (copy / "text.json").write_text(content)
+    assert main(["generate", str(copy), "--prompt", "the"]) == 2
+    said = capsys.readouterr().err
+    assert "text.json is damaged: tokenizer is " in said
+    assert "allowed: whitespace, words" in said
 
 
 def test_another_text_leaves_the_runs_token_files_alone(data, tmp_path, capsys):
