@@ -94,8 +94,8 @@ def write(data: dict, folder: Path) -> int:
     folder = Path(folder)
     if folder.exists() and not is_export(folder):
         raise ValueError(f"{folder} exists and is no earlier export; allowed: a new folder")
+    text = script(data)  # first: what cannot be written leaves no page without data
     shutil.copytree(PAGE, folder, dirs_exist_ok=True)
-    text = script(data)
     (folder / DATA).write_text(text, encoding="ascii")
     return len(text)
 

@@ -180,6 +180,12 @@ def test_only_an_earlier_export_is_replaced(tmp_path, empty_page):
     assert parse((tmp_path / "new" / "data.js").read_text())["made"] == "second"
 
 
+def test_data_that_cannot_be_written_leaves_no_page(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        export.write({"made": float("nan")}, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_page_loads_every_script_it_has():
     text = (export.PAGE / "index.html").read_text()
     for path in sorted([*export.PAGE.glob("js/*.js"), *export.PAGE.glob("css/*.css")]):
