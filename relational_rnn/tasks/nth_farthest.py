@@ -40,8 +40,9 @@ class NthFarthest:
     order: FeatureOrder = "paper"
 
     def __post_init__(self):
-        require(self.vectors >= 2, "vectors", self.vectors, "2 or more")
-        require(self.dims >= 1, "dims", self.dims, "1 or more")
+        for name, least in (("vectors", 2), ("dims", 1)):
+            size = getattr(self, name)
+            require(isinstance(size, int) and size >= least, name, size, f"{least} or more, a whole number")
         for name, kind in (("convention", Convention), ("order", FeatureOrder)):
             allowed = get_args(kind)
             require(getattr(self, name) in allowed, name, getattr(self, name), " | ".join(allowed))
@@ -62,6 +63,7 @@ class NthFarthest:
         `active`, an integer tensor (v, d) on the generator's device, shows v vectors in d dimensions. Being a
         tensor it can change between replays of a CUDA graph that captured this call.
         """
+        require(batch_size >= 0, "batch_size", batch_size, "0 or more")
         device, B, V, D = generator.device, batch_size, self.vectors, self.dims
         ids = torch.arange(V, device=device)
         # Two of U(-1, 1) from each random 64-bit integer: on a CPU the random numbers are most of the work.

@@ -125,9 +125,22 @@ def test_questions_and_answers_are_uniform():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"vectors": 1}, {"dims": 0}, {"convention": "closest"}, {"order": "alphabetical"}]
+    "wrong",
+    [
+        {"vectors": 1},
+        {"vectors": 2.5},
+        {"dims": 0},
+        {"dims": "16"},
+        {"convention": "closest"},
+        {"order": "alphabetical"},
+    ],
 )
 def test_wrong_settings(wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"{name}={value!r} is not allowed; allowed: "):
         NthFarthest(**wrong)
+
+
+def test_a_batch_of_fewer_than_no_samples_is_refused():
+    with pytest.raises(ValueError, match="batch_size=-1 is not allowed; allowed: 0 or more"):
+        NthFarthest().batch(-1, generator=generator())
