@@ -113,11 +113,14 @@ class RunFolder:
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line cut off by a kill is left out."""
         records = []
-        lines = self.metrics_path.read_text().splitlines(keepends=True)
+        lines = self.metrics_path.read_text(errors="replace").splitlines(keepends=True)
         for number, line in enumerate(lines, 1):
             try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError as error:
+                record = json.loads(line)
+                if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                    raise ValueError("it has no step")
+                records.append(record)
+            except ValueError as error:
                 if number == len(lines) and not line.endswith("\n"):
                     break
                 raise RunFolderError(f"{self.metrics_path} is damaged in line {number}: {error}") from error
