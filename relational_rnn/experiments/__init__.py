@@ -29,7 +29,7 @@ def open_run(folder: str | Path):
 
     run = RunFolder.open(Path(folder))
     described = run.config()
-    if described["experiment"] not in EXPERIMENTS:
+    if described["experiment"] not in tuple(EXPERIMENTS):  # whatever it is, a list say
         allowed = ", ".join(EXPERIMENTS)
         raise RunFolderError(f"{folder} is of experiment {described['experiment']!r}; allowed: {allowed}")
     experiment = load_experiment(described["experiment"])

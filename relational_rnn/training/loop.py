@@ -264,14 +264,10 @@ class Trainer:
         checkpoint.load_optimizer(
             self.optimizer, self.problem.model, checkpoint.without_prefix("optimizer", tensors)
         )
-        if self.average is not None:
-            self.average.load(checkpoint.without_prefix("average", tensors))
-        self.problem.load_state(checkpoint.without_prefix("problem", tensors))
-        for name, generator in self.problem.generators.items():
-            generator.set_state(ranks.own(tensors[f"generator/{name}"]))
-        torch.set_rng_state(ranks.own(tensors["random/cpu"]))
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(ranks.own(tensors["random/cuda"]), self.device)
+        try:
+            self._take_up(tensors)
+        except KeyError as error:
+            raise RunFolderError(f"checkpoint {path} lacks {error}; it is not of these settings") from error
         self.sums = tensors["sums"].to(self.device) if "sums" in tensors else None
         self.step, self.seconds = meta["step"], meta["seconds"]
         self.names, self.summed = meta["names"], meta["summed"]
@@ -280,6 +276,17 @@ class Trainer:
             self.run_folder.resume(self.step)
         else:
             self.run_folder = None
+
+    def _take_up(self, tensors: dict[str, Tensor]) -> None:
+        """What a checkpoint has beside the model and the optimiser."""
+        if self.average is not None:
+            self.average.load(checkpoint.without_prefix("average", tensors))
+        self.problem.load_state(checkpoint.without_prefix("problem", tensors))
+        for name, generator in self.problem.generators.items():
+            generator.set_state(self.ranks.own(tensors[f"generator/{name}"]))
+        torch.set_rng_state(self.ranks.own(tensors["random/cpu"]))
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(self.ranks.own(tensors["random/cuda"]), self.device)
 
 
 def load_checkpoint(path) -> tuple[dict[str, Tensor], dict]:

@@ -402,6 +402,16 @@ def test_a_backend_that_cannot_run_here(finished, tmp_path, capsys):
     assert scores[0] == scores[1]
 
 
+@pytest.mark.parametrize("name", [3, [], {}, "nth"])
+def test_an_experiment_there_is_not(finished, tmp_path, capsys, name):
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    described = json.loads((path / "config.json").read_text()) | {"experiment": name}
+    (path / "config.json").write_text(json.dumps(described))
+    for command in (["train", "--resume"], ["eval"]):
+        refused(capsys, [*command, path], f"is of experiment {name!r}; allowed: nth-farthest")
+
+
 def test_resume_names_another_experiment(finished, capsys):
     refused(
         capsys,

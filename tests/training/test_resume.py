@@ -10,7 +10,7 @@ from relational_rnn.training import checkpoint
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.loop import Diverged, Trainer
 from relational_rnn.training.muon import Muon
-from relational_rnn.training.run_folder import RunFolder
+from relational_rnn.training.run_folder import RunFolder, RunFolderError
 
 CPU = torch.device("cpu")
 TIMINGS = ("seconds", "steps_per_second")
@@ -155,6 +155,20 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(Diverged, match="the loss is nan at step 30"):
         trainer.run()
     assert trainer.run_folder.latest_checkpoint().read_bytes() == good
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
+    """Settings edited by hand to average, where the run did not."""
+    settings = config(steps=20)
+    trainer = fresh(settings, tmp_path / "run")
+    trainer.run(until=10)
+    trainer.save()
+    trainer.run_folder.close()
+    settings = replace(settings, training=replace(settings.training, average_decay=0.9))
+    with pytest.raises(
+        RunFolderError, match=r"step-000000010.* lacks 'core.* not of these settings"
+    ):
+        resumed(settings, tmp_path / "run")
 
 
 def test_a_stop_before_the_first_update_of_an_interval_records_nothing(tmp_path, uninterrupted):
