@@ -32,6 +32,9 @@ def generate(
     require(length >= 0, "length", length, "0 or more")
     require(0 <= temperature < math.inf, "temperature", temperature, "0 or more, and finite")
     require(top_k is None or top_k >= 1, "top_k", top_k, "None or 1 or more")
+    _check_ids(model, prompt=prompt, never=never)
+    words = model.vocabulary_size
+    require(len(set(never)) < words, "never", f"{len(set(never))} words", f"fewer than all {words}")
     scores, state = _read(model, [EOS_ID, *prompt], model.initial_state(1))
     for _ in range(length):
         scores = scores.index_fill(0, torch.tensor(list(never), dtype=torch.long), -torch.inf)
@@ -52,9 +55,16 @@ def generate(
 def suggest(model: LanguageModel, prefix: Sequence[int], count: int) -> list[tuple[int, float]]:
     """The likeliest next words after a prefix, with their probabilities; the model must be in eval mode."""
     require(1 <= count <= model.vocabulary_size, "count", count, f"1 to {model.vocabulary_size}")
+    _check_ids(model, prefix=prefix)
     scores, _ = _read(model, [EOS_ID, *prefix], model.initial_state(1))
     best = scores.topk(count)
     return list(zip(best.indices.tolist(), best.values.exp().tolist(), strict=True))
+
+
+def _check_ids(model: LanguageModel, **named: Sequence[int]) -> None:
+    for name, ids in named.items():
+        wrong = [word for word in ids if not 0 <= word < model.vocabulary_size]
+        require(not wrong, name, wrong[:5], f"ids from 0 to {model.vocabulary_size - 1}")
 
 
 def _read(model: LanguageModel, words: list[int], state) -> tuple[Tensor, object]:

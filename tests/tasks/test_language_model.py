@@ -327,8 +327,14 @@ def test_seeds_and_temperatures():
     assert text(1, temperature=1e-4) == text(2, temperature=1e-320) == text(3, temperature=0)
     assert len(text(1)) == 20
     assert text(1, temperature=5.0) != text(1)
-    for options in (dict(temperature=-1.0), dict(temperature=float("inf")), dict(top_k=0)):
+    wrong = [dict(temperature=-1.0), dict(temperature=float("inf")), dict(top_k=0)]
+    for options in (*wrong, dict(never=[V]), dict(never=range(V))):
         with pytest.raises(ValueError, match="is not allowed; allowed:"):
             text(0, **options)
+    message = rf"=\[-1, {V}\] is not allowed; allowed: ids from 0 to {V - 1}"
+    with pytest.raises(ValueError, match=f"prompt{message}"):
+        next(generate(model, [-1, 3, V], length=1))
+    with pytest.raises(ValueError, match=f"prefix{message}"):
+        suggest(model, [-1, 3, V], 1)
     with pytest.raises(ValueError, match=f"count={V + 1} is not allowed; allowed: 1 to {V}"):
         suggest(model, [], V + 1)
