@@ -165,9 +165,7 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     trainer.save()
     trainer.run_folder.close()
     settings = replace(settings, training=replace(settings.training, average_decay=0.9))
-    with pytest.raises(
-        RunFolderError, match=r"step-000000010.* lacks 'core.* not of these settings"
-    ):
+    with pytest.raises(RunFolderError, match=r"step-000000010.* lacks 'core.* not of these settings"):
         resumed(settings, tmp_path / "run")
 
 

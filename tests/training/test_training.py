@@ -244,9 +244,7 @@ def test_one_process_at_a_time(tmp_path):
     RunFolder.open(tmp_path / "run").resume(0)
 
 
-@pytest.mark.parametrize(
-    "line", [b'{"step": 2', b"[1]", b"null", b"{}", b'{"step": "2"}', b"\xff"]
-)
+@pytest.mark.parametrize("line", [b'{"step": 2', b"[1]", b"null", b"{}", b'{"step": "2"}', b"\xff"])
 def test_damage_in_the_middle_of_metrics(tmp_path, line):
     run = folder(tmp_path / "run")
     run.metrics_path.write_bytes(b'{"step": 10}\n' + line + b'\n{"step": 30}\n')
