@@ -113,7 +113,7 @@ class LSTM(RecurrentCore):
             weights[0] = input_weight
         if missing := _missing(x, x.shape[-1]):
             x, weights[0] = F.pad(x, (0, missing)), F.pad(weights[0], (0, missing))
-        if torch.is_autocast_enabled(kind):
+        if torch.is_autocast_enabled(kind) and dtype != torch.float64:  # as torch, which leaves that alone
             dtype = torch.get_autocast_dtype(kind)
         if dtype != weights[0].dtype or not all(weight.is_leaf for weight in weights):
             flat = torch.cat([weight.flatten() for weight in weights]).to(dtype)  # in one piece, for cuDNN

@@ -69,9 +69,10 @@ def _why_not_triton(memory: Tensor, weights: Weights) -> str | None:
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype matrices are multiplied in: autocast's where it is on."""
+    """The dtype matrices are multiplied in: autocast's where it is on, but float64, as in torch."""
     kind = weight.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    casts = torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if casts else weight.dtype
 
 
 class Folded(NamedTuple):

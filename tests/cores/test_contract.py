@@ -79,6 +79,17 @@ def test_a_state_of_another_precision_is_cast_for_packed_sequences_too(core):
 
 
 @every_core
+def test_autocast_leaves_float64_alone(core):
+    core = copy.deepcopy(core).double()
+    x = torch.randn(3, 2, *core.input_shape, dtype=torch.float64)
+    wanted = flat(core(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = flat(core(x))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)  # the dtype too
+
+
+@every_core
 def test_what_is_written_to_a_state_changes_nothing_else(core):
     """Neither the outputs, of which nn.LSTM's states are no part either, nor the parameters."""
     weights = copy.deepcopy(core.state_dict())
