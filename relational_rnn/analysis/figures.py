@@ -143,7 +143,11 @@ def band(curves: list[list[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
 def labels(runs: list[Run]) -> dict[str, list[Run]]:
     """Runs that differ in their seed only, under a name that says in what they differ from the others."""
     settings = [
-        {key: str(value) for key, value in flat(completed(run)).items() if key not in NOT_LEARNED_FROM}
+        {
+            key: str(value)
+            for key, value in flat(completed(run.experiment, run.config)).items()
+            if key not in NOT_LEARNED_FROM
+        }
         for run in runs
     ]
     ways: dict[tuple[str, ...], list[Run]] = {}

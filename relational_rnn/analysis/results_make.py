@@ -55,7 +55,7 @@ def make_result(path: Path, preset: dict, *, parameters: int | None = None, comm
     if "seconds" not in run.curves:
         raise ResultError(f"{path} has no training time in metrics.jsonl")
     config = portable(run.config)
-    overrides = differences(portable(completed(run)), portable(preset))
+    overrides = differences(portable(completed(run.experiment, run.config)), portable(preset))
     done, asked = run.curves["seconds"][-1][0], run.config["training"]["steps"]
     commits = [session["commit"] for session in run.sessions if session.get("commit")]
     if not commits and commit is None:
@@ -96,6 +96,17 @@ def make_result(path: Path, preset: dict, *, parameters: int | None = None, comm
     return results.check(result, str(path)), run
 
 
+def renewed(result: dict, preset: dict) -> dict:
+    """The result with the command that makes its settings today, where the preset has changed since."""
+    config = completed(result["experiment"], result["config"])
+    overrides = differences(portable(config), portable(preset))
+    new = result | {
+        "overrides": overrides,
+        "command": command(result["experiment"], result["preset"], overrides),
+    }
+    return new | {"sha256": results.seal(new)}
+
+
 def file_name(result: dict) -> str:
     """experiment, task, preset, core, what was set otherwise, seed: lte-copy-fast-rmc-seed0.json."""
     names = [result[key] for key in ("experiment", "task", "preset", "core")]
@@ -116,12 +127,12 @@ def variant(result: dict) -> dict:
 # ------------------------------------------------------------------ settings
 
 
-def completed(run: Run) -> dict:
-    """Its settings, with those that are younger than the run as they were before they could be chosen."""
+def completed(experiment: str, config: dict) -> dict:
+    """A run's settings, with those that are younger than it as they were before they could be chosen."""
     try:
-        return to_dict(from_dict(load_experiment(run.experiment).Config, run.config))
+        return to_dict(from_dict(load_experiment(experiment).Config, config))
     except (ValueError, TypeError):  # of another version, or not ours
-        return run.config
+        return config
 
 
 def flat(config: dict, prefix: str = "") -> dict[str, Any]:

@@ -19,8 +19,9 @@ add    makes one JSON under results/runs/ of each run folder; only config.json, 
        metrics.jsonl are read. --commit is for runs made where there was no git. A file of another run with
        the same settings is replaced with --replace only; the same run, gone further, replaces itself.
 check  refuses files that are incomplete or were edited by hand.
-build  writes results/REPRODUCTION.md and the table in README.md from those files; with --check it only says
-       whether they are out of date (exit code 1).
+build  writes results/REPRODUCTION.md and the table in README.md from those files, and files of presets that
+       have changed since anew, with the command that makes their settings today; with --check it only says
+       what is out of date (exit code 1).
 --results (results) is the folder; README.md is looked for beside it. docs/results.md explains the files.
 """
 
@@ -175,14 +176,47 @@ def build(arguments: list[str], folder: Path) -> int:
     if arguments and not only_check:
         raise UsageError(f"unknown option {arguments[0]!r}; allowed: --check")
     with user_errors():
+        changed = renew(folder, only_check)
         texts = report.build(folder)
     old = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
     if only_check:
-        for path in old:
+        for path in [*changed, *old]:
             print(f"{path} is out of date; run: rmc results build")
-        return 1 if old else 0
+        return 1 if changed or old else 0
     for path in texts:
         if path in old:
             write_text(path, texts[path])
         print(f"{path}: {'written' if path in old else 'was up to date'}")
     return 0
+
+
+def renew(folder: Path, only_check: bool) -> list[Path]:
+    """Files whose command no longer makes their settings, as their preset has changed, are written anew."""
+    from relational_rnn.analysis import results
+    from relational_rnn.analysis.results_make import file_name, renewed
+    from relational_rnn.training.checkpoint import write_text
+    from relational_rnn.training.config import to_dict
+
+    found = {folder / name: result for name, result in results.load_all(folder).items()}
+    moved: dict[Path, tuple[Path, dict]] = {}  # new place: old place, what it becomes
+    for path, result in found.items():
+        presets = load_experiment(result["experiment"]).PRESETS
+        if result["preset"] not in presets:
+            continue
+        new = renewed(result, to_dict(presets[result["preset"]]()))
+        if new != result:
+            target = path.with_name(file_name(new))
+            if target in moved:
+                raise ValueError(f"{path} and {moved[target][0]} would both become {target}; remove one")
+            moved[target] = path, new
+    changed = [path for path, _ in moved.values()]
+    for target, (path, _) in moved.items():
+        if target in found and target not in changed:
+            raise ValueError(f"{path} would become {target}, which is there; remove one of them")
+    if not only_check:
+        for target, (path, new) in moved.items():
+            write_text(target, results.dumps(new))
+            print(f"{path}: its preset has changed; now {target.name}")
+        for path in set(changed) - moved.keys():
+            path.unlink()
+    return changed

@@ -1,13 +1,15 @@
 """The claims, what is shown of them, and that the generated pages are those of the files in results/."""
 
 import json
+import shlex
 
 import pytest
 
 from relational_rnn.analysis import report, report_rows, results
 from relational_rnn.analysis.claims import CLAIMS, LTE_TASKS, TABLE_1
-from relational_rnn.analysis.results_make import file_name, make_result
-from relational_rnn.experiments import table1_lte
+from relational_rnn.analysis.results_make import CORE_NAMES, completed, file_name, flat, make_result
+from relational_rnn.cli.train import parse
+from relational_rnn.experiments import load_experiment, table1_lte
 from relational_rnn.experiments.nth_farthest import Model
 from relational_rnn.training.config import to_dict
 from tests.analysis.folders import STEPS, accuracies, preset, write_run
@@ -44,6 +46,18 @@ def test_all_kept_results_are_whole():
     for path in (ROOT / "results").glob("*.json"):
         results.check_other(path)
     results.load_all(ROOT / "results")
+
+
+def test_the_commands_of_kept_results_make_their_settings():
+    for name, result in results.load_all(ROOT / "results").items():
+        words = shlex.split(result["command"])
+        presets = load_experiment(result["experiment"]).PRESETS
+        assert words[:5] == ["rmc", "train", result["experiment"], "--preset", result["preset"]]
+        made = flat(to_dict(parse(presets[result["preset"]], words[5:], "rmc train")))
+        kept = flat(completed(result["experiment"], result["config"]))
+        idle = tuple(f"{core}." for core in CORE_NAMES if core != result["core"])
+        apart = [key for key in kept if kept[key] != made[key] and not key.startswith(idle)]
+        assert apart == [], f"{name}: run: rmc results build"
 
 
 def test_claims_are_the_papers():

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from relational_rnn.cli.__main__ import main
+from relational_rnn.experiments import nth_farthest
 from tests.analysis.folders import accuracies, session, write_run
 
 
@@ -51,6 +53,34 @@ def test_from_a_run_to_the_report(trained, tmp_path, monkeypatch, capsys):
     assert main(["results", "check"]) == 1
     assert "was edited or damaged" in capsys.readouterr().err
     refused(capsys, ["results", "build"], "was edited or damaged")
+
+
+def test_a_changed_preset_changes_the_command_and_not_the_result(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["results", "add", str(trained)]) == 0
+    assert main(["results", "build"]) == 0
+    folder = tmp_path / "results" / "runs"
+    before = json.loads((folder / "nth-farthest-3x2-smoke-rmc-seed5.json").read_text())
+    old = nth_farthest.PRESETS["smoke"]()
+    new = replace(old, training=replace(old.training, batch_size=2 * old.training.batch_size))
+    monkeypatch.setitem(nth_farthest.PRESETS, "smoke", lambda: new)
+    capsys.readouterr()
+    assert main(["results", "build", "--check"]) == 1
+    assert "smoke-rmc-seed5.json is out of date" in capsys.readouterr().out
+    assert main(["results", "build"]) == 0
+    size = old.training.batch_size
+    (path,) = folder.iterdir()
+    assert path.name == f"nth-farthest-3x2-smoke-rmc-batch-size{size}-seed5.json"
+    after = json.loads(path.read_text())
+    assert f"--training.batch-size {size}" in after["command"]
+    changed = {"overrides", "command", "sha256"}
+    assert {key for key in after if after[key] != before[key]} == changed
+    assert main(["results", "check"]) == 0
+    assert main(["results", "build", "--check"]) == 0
+    monkeypatch.undo()  # the preset is as it was, and another file has taken the name
+    monkeypatch.chdir(tmp_path)
+    assert main(["results", "add", str(trained)]) == 0
+    refused(capsys, ["results", "build"], "would become", "remove one of them")
 
 
 def test_a_copy_is_no_second_seed(trained, tmp_path, monkeypatch, capsys):
