@@ -5,6 +5,7 @@ Shapes: B batch.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Literal, get_args
 
@@ -56,6 +57,7 @@ class Curriculum:
         require(strategy in get_args(Strategy), "strategy", strategy, ", ".join(get_args(Strategy)))
         require(length >= 1, "length", length, "1 or more")
         require(nest >= 1, "nest", nest, "1 or more")
+        require(not math.isnan(threshold), "threshold", threshold, "a number")
         require(min_reports >= 2, "min_reports", min_reports, "2 or more, for there must be a difference")
         require(0 < mastery <= 1, "mastery", mastery, "more than 0, at most 1")
         require(patience >= 0, "patience", patience, "0 or more")
@@ -106,8 +108,9 @@ class Curriculum:
         if len(self._losses) < self.min_reports:
             return False
         losses = list(self._losses)
-        growth = (losses[-1] - losses[0]) / (len(losses) - 1) / (sum(losses) / len(losses))
-        return growth < self.threshold
+        mean = sum(losses) / len(losses)
+        growth = (losses[-1] - losses[0]) / (len(losses) - 1)
+        return growth < self.threshold * mean or mean == 0  # nothing left to learn
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""

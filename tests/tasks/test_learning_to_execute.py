@@ -298,6 +298,11 @@ def test_a_growing_loss_holds_the_level_and_state_is_kept():
     assert copy.level.tolist() == curriculum.level.tolist() == [2, 1]
 
 
+def test_a_level_without_any_loss_is_done():
+    curriculum = Curriculum(3, 1, "naive", min_reports=2)
+    assert [curriculum.update(0.0, accuracy=1.0) for _ in range(3)] == [False, True, False]
+
+
 def test_mastery_advances_with_the_accuracy_and_keeps_what_was_easy():
     curriculum = Curriculum(4, 2, "mastery", mastery=0.9)
     assert not any(curriculum.update(loss, accuracy=0.89) for loss in (1.0, 0.5, 0.1) * 20)
@@ -375,6 +380,8 @@ def test_bad_values():
         Curriculum(5, 2, "hard")
     with pytest.raises(ValueError, match=r"mastery=0 is not allowed"):
         Curriculum(5, 2, "mastery", mastery=0)
+    with pytest.raises(ValueError, match=r"threshold=nan is not allowed"):
+        Curriculum(5, 2, "naive", threshold=float("nan"))
     with pytest.raises(ValueError, match=r"patience=-1 is not allowed; allowed: 0 or more"):
         Curriculum(5, 2, "mastery", patience=-1)
     with pytest.raises(ValueError, match=r"curriculum=\(4, 2\)"):
