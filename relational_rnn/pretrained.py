@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import require
-from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict
 from relational_rnn.training.device import pick_device
-from relational_rnn.training.weights import load_weights
+from relational_rnn.training.weights import free_backends, load_weights
 
 WEIGHTS = Path(__file__).parent / "weights"
 NAMES = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -94,9 +93,7 @@ def _empty(experiment: ModuleType, config: Any) -> nn.Module:
     """The model of these settings, on the CPU, with weights that do not matter."""
     with torch.random.fork_rng(devices=[]):  # a problem seeds the global generator; a caller's is not ours
         model = experiment.make_problem(config, torch.device("cpu")).model
-    for module in model.modules():
-        if isinstance(module, RelationalMemory):
-            module.backend = "auto"  # what the run asked for may not be here
+    free_backends(model)
     return model
 
 

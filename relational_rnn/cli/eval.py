@@ -40,7 +40,6 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"rmc eval takes one run folder, got {arguments}")
     from dataclasses import replace
 
-    from relational_rnn.cores.relational_memory import RelationalMemory
     from relational_rnn.training.device import pick_device
     from relational_rnn.training.weights import load_weights
 
@@ -65,9 +64,6 @@ def main(arguments: list[str]) -> int:
             config = replace(config, eval_samples=whole_number("--samples", samples, 1))
         trainer = make_trainer(experiment, config)
         step = load_weights(run, trainer.problem.model)["step"]
-        for module in trainer.problem.model.modules():
-            if isinstance(module, RelationalMemory):
-                module.backend = "auto"  # what the run asked for may not be here
         trainer.average = None  # the model has the averages already
     print(json.dumps({"run": str(run.path), "step": step, **trainer.evaluate()}))
     return 0

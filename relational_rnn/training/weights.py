@@ -6,6 +6,7 @@ import json
 
 from torch import nn
 
+from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.training import checkpoint
 from relational_rnn.training.loop import load_checkpoint
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
@@ -27,7 +28,15 @@ def load_weights(run: RunFolder, model: nn.Module) -> dict:
             raise RunFolderError(str(error)) from error
         meta = {"step": meta["step"], "seconds": _last_seconds(run)}
     checkpoint.load_model(model, tensors, path)
+    free_backends(model)
     return {"step": meta["step"], "seconds": meta["seconds"]}
+
+
+def free_backends(model: nn.Module) -> None:
+    """Its cores take what is here: the kernels a run asked for may not be."""
+    for module in model.modules():
+        if isinstance(module, RelationalMemory):
+            module.backend = "auto"
 
 
 def _last_seconds(run: RunFolder) -> float:

@@ -35,6 +35,17 @@ def test_the_score_is_that_of_the_training(run, capsys):
     assert "is complete: 30 of 30 steps" in capsys.readouterr().out
 
 
+def test_a_run_with_kernels_that_are_not_here(data, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert main(["train", "lm", "--preset", "smoke", "--data", str(data), "--run", str(run)]) == 0
+    described = json.loads((run / "config.json").read_text())
+    described["config"]["rmc"]["backend"] = "triton"
+    (run / "config.json").write_text(json.dumps(described))
+    capsys.readouterr()
+    assert main(["eval", str(run), "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["test_perplexity"] > 1
+
+
 def test_options_may_come_before_the_run(run, capsys):
     assert main(["eval", str(run), "--device", "cpu"]) == 0
     wanted = capsys.readouterr().out
