@@ -99,5 +99,15 @@ def run(arguments: list[str]) -> int:
         return 130
 
 
+def end(code: int) -> None:
+    """End the process. A process of torchrun's that is not the first ends at once, without Python's own
+    clearing up: with gloo (torch 2.13) that aborts now and then when all work is done, and torchrun would
+    take it for a rank that died, and start all of them again."""
+    if os.environ.get("RANK", "0") != "0" and "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())
