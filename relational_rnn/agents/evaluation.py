@@ -13,8 +13,8 @@ from torch import Tensor
 from relational_rnn.agents import rollout
 from relational_rnn.agents.network import AgentNetwork
 from relational_rnn.kernels.graphs import Repeated
+from relational_rnn.training.config import EVAL_SEED
 
-EVAL_SEED = 2**31  # from here on no training takes its seed (training/config.py)
 CHECK_EVERY = 16  # steps between two looks whether every game is over, each of which waits for the device
 
 

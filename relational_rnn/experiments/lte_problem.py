@@ -11,9 +11,9 @@ from torch import Tensor
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.seq2seq import Seq2Seq
+from relational_rnn.training.config import EVAL_SEED
 from relational_rnn.training.loop import Problem
 
-EVAL_SEED = 2**31  # from here on no training takes its seed (training/config.py)
 EVAL_BATCH = 1600  # divides the paper's 12,800
 
 

@@ -20,11 +20,10 @@ from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks.nth_farthest import NthFarthest
-from relational_rnn.training.config import ADDED, Training
+from relational_rnn.training.config import ADDED, EVAL_SEED, Training
 from relational_rnn.training.loop import Problem
 
 NAME = "nth-farthest"
-EVAL_SEED = 2**31  # from here on no training takes its seed (training/config.py)
 
 
 @dataclass(frozen=True)

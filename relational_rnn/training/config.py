@@ -12,7 +12,8 @@ from relational_rnn.cores.base import require
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 OPTIMIZERS = ("adam", "rmsprop", "muon")
-SEEDS = 2**31  # trainings take lower ones; of a seed torch reads 32 bits on a CPU, so the others begin here
+# Trainings have lower seeds, evaluations this one. On a CPU torch reads 32 bits of a seed: 2**40 would be 0.
+EVAL_SEED = 2**31
 ADDED = {"added": True}  # marks a field that older run folders lack; its default is what they did
 
 
@@ -81,7 +82,7 @@ class Training:
             "average_after",
         ):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        require(0 <= self.seed < SEEDS, "seed", self.seed, f"0 or more, less than {SEEDS}")
+        require(0 <= self.seed < EVAL_SEED, "seed", self.seed, f"0 or more, less than {EVAL_SEED}")
         rate = self.learning_rate
         require(0 < rate < math.inf, "learning_rate", rate, "more than 0, less than inf")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
