@@ -6,7 +6,9 @@ import weakref
 import pytest
 import torch
 
+from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.kernels.graphs import Repeated
+from relational_rnn.tasks.language_model import Dropout, LanguageModel
 
 DEVICES = [
     "cpu",
@@ -37,6 +39,26 @@ def test_every_call_draws_the_next_numbers(device, warmup):
         assert torch.allclose(torch.stack(before), numbers[:warmup].sum(0, keepdim=True))
     else:
         assert before == []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("place", ["word", "input", "output", "recurrent"])
+def test_every_call_drops_out_something_else(device, place):
+    torch.manual_seed(0)
+    core = RelationalMemory(16, mem_slots=1, head_size=16, num_heads=1)
+    model = LanguageModel(core, 20, dropout=Dropout(**{place: 0.5})).to(device)
+    words = torch.randint(20, (8, 4), device=device)
+    nats, state = torch.zeros((), device=device), model.initial_state(4)
+
+    def work():
+        with torch.no_grad():
+            nats.copy_(model(words, words, state).nats)
+
+    repeated, seen = Repeated(torch.device(device)), []
+    for _ in range(6):
+        repeated(work)
+        seen.append(nats.item())
+    assert len(set(seen)) == 6
 
 
 @pytest.mark.parametrize("device", DEVICES)
