@@ -15,7 +15,8 @@ from relational_rnn.cores.lstm import LSTM
 def lstm_step(layer: LSTM, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """One step of a layer -> (hidden, cell): two matrix products and a fused kernel, no cuDNN set-up."""
     lstm = layer.lstm
-    hidden, cell = (part.to(lstm.weight_hh_l0.dtype) for part in state)
+    dtype = layer.computed_in(x.device.type)  # on a CPU autocast would leave the state wider than `scan` does
+    hidden, cell = (part.to(dtype) for part in state)
     return torch.lstm_cell(
         x, (hidden, cell), lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0
     )

@@ -102,19 +102,24 @@ class LSTM(RecurrentCore):
         state = self.initial_state(x.shape[1], device=x.device)
         return self._run(torch.cat([x, absent], dim=-1), state, weight)
 
+    def computed_in(self, device_type: str) -> torch.dtype:
+        """Its parameters' dtype, or autocast's, which leaves float64 alone as torch does."""
+        dtype = self.lstm.weight_hh_l0.dtype
+        if torch.is_autocast_enabled(device_type) and dtype != torch.float64:
+            return torch.get_autocast_dtype(device_type)
+        return dtype
+
     def _run(self, x: Tensor, state, input_weight: Tensor | None = None):
         """What self.lstm does, with its weights as they are now: where torch.func.functional_call has put
         others in their place, self.lstm would move the parameters in memory. And under autocast in the type
         that autocast has, where cuDNN would take float16. `input_weight`: in place of the layer's own."""
         lstm, kind = self.lstm, x.device.type
         weights = [lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0]
-        dtype = weights[0].dtype
+        dtype = self.computed_in(kind)
         if input_weight is not None:
             weights[0] = input_weight
         if missing := _missing(x, x.shape[-1]):
             x, weights[0] = F.pad(x, (0, missing)), F.pad(weights[0], (0, missing))
-        if torch.is_autocast_enabled(kind) and dtype != torch.float64:  # as torch, which leaves that alone
-            dtype = torch.get_autocast_dtype(kind)
         if dtype != weights[0].dtype or not all(weight.is_leaf for weight in weights):
             flat = torch.cat([weight.flatten() for weight in weights]).to(dtype)  # in one piece, for cuDNN
             parts = flat.split([weight.numel() for weight in weights])

@@ -90,6 +90,17 @@ def test_autocast_leaves_float64_alone(core):
 
 
 @every_core
+def test_a_step_has_the_types_of_forward_under_autocast(core):
+    x, state = torch.randn(1, 2, *core.input_shape), core.initial_state(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted, found = flat(core(x, state)), flat(core.step(x[0], state))
+        again = flat(core.step(x[0], core.step(x[0], state)[1]))
+    assert [part.dtype for part in found] == [part.dtype for part in wanted]
+    assert [part.dtype for part in again] == [part.dtype for part in wanted]
+    torch.testing.assert_close(found[0], wanted[0][0], rtol=0.03, atol=0.03)
+
+
+@every_core
 def test_what_is_written_to_a_state_changes_nothing_else(core):
     """Neither the outputs, of which nn.LSTM's states are no part either, nor the parameters."""
     weights = copy.deepcopy(core.state_dict())
