@@ -123,6 +123,21 @@ def test_losses_by_hand():
     assert logits.grad.flatten().tolist() == pytest.approx([1.5, -1.5])  # 2 (p - onehot): action 1 is raised
 
 
+def test_masked_actions_add_no_entropy():
+    logits = torch.tensor(
+        [[0.0, 1.0, 2.0], [0.0, -math.inf, 2.0], [-math.inf, 3.0, -math.inf]], requires_grad=True
+    )
+    allowed = torch.tensor([0.0, 2.0], requires_grad=True)
+    found, wanted = entropy(logits), entropy(allowed)
+    assert found[1].item() == pytest.approx(wanted.item())
+    assert found[2].item() == 0
+    found.sum().backward()
+    wanted.backward()
+    assert torch.isfinite(logits.grad).all()
+    assert logits.grad[1].tolist() == pytest.approx([allowed.grad[0].item(), 0, allowed.grad[1].item()])
+    assert logits.grad[2].tolist() == [0, 0, 0]
+
+
 def test_targets_carry_no_gradient():
     log_ratios, discounts, rewards, values, bootstrap = example(4, 2, 0)
     targets = vtrace(log_ratios.requires_grad_(), discounts, rewards, values.requires_grad_(), bootstrap)
