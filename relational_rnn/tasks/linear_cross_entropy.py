@@ -52,9 +52,7 @@ def linear_cross_entropy(
     require(targets.shape == shape, "targets shape", list(targets.shape), f"{list(shape)}")
     device = hidden.device.type
     if torch.is_autocast_enabled(device):  # what autocast does to a linear layer
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+        hidden, weight, bias = (_autocast(tensor, device) for tensor in (hidden, weight, bias))
 
     hidden, flat = hidden.reshape(-1, D), targets.reshape(-1)
     if implementation == "auto":
@@ -218,6 +216,13 @@ def _outer(d: Tensor, x: Tensor) -> Tensor:
     if d.is_cuda and d.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(d.t(), x, out_dtype=torch.float32)
     return (d.t() @ x).to(_wide(d.dtype))
+
+
+def _autocast(tensor: Tensor | None, device: str) -> Tensor | None:
+    """What autocast makes of an argument of a linear layer: it leaves float64 alone."""
+    if tensor is None or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -207,6 +207,18 @@ def test_autocast_is_that_of_a_linear_layer():
         assert (a - b).norm() <= 0.02 * b.norm()
 
 
+@pytest.mark.parametrize("implementation", ["auto", "chunked", "plain"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_autocast_leaves_float64_alone(implementation, reduction):
+    targets, tensors = problem(dtype=torch.float64)
+    wanted = results(implementation, reduction, targets, tensors)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.linear(tensors[0], tensors[1]).dtype == torch.float64  # as torch does
+        got = results(implementation, reduction, targets, tensors)
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
 def test_without_gradients_none_are_made(monkeypatch):
     monkeypatch.setattr(loss_module._Softmax, "add_gradients", None)
     targets, (hidden, weight, _) = problem()
