@@ -67,7 +67,7 @@ def log_probability(logits: Tensor, actions: Tensor) -> Tensor:
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Of the policy in nats: `[..., A]` -> `[...]`. An action whose logit is -inf, masked out, adds nothing."""
+    """Of the policy in nats: `[..., A]` -> `[...]`. An action masked out with -inf adds nothing."""
     log_probabilities = F.log_softmax(logits, -1)
     # p log p goes to 0 with p; 0 * -inf is NaN. The mask comes first, so that no gradient is 0 * inf.
     finite = log_probabilities.masked_fill(logits == -torch.inf, 0.0)
