@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -173,6 +174,8 @@ def record(
     path = Path(path)
     if path.suffix not in (".gif", ".mp4"):
         raise ValueError(f"path is {str(path)!r}; allowed endings: .gif, .mp4")
+    if path.suffix == ".mp4" and shutil.which("ffmpeg") is None:  # now, not when all games have been played
+        raise ValueError(f"path is {str(path)!r}, and .mp4 needs ffmpeg, which is not installed; use .gif")
     least = {"episodes": episodes, "max_frames": max_frames, "frames_per_second": frames_per_second}
     for name, number in least.items():
         if number < 1:
@@ -216,8 +219,6 @@ def _write_mp4(path: Path, frames: list[np.ndarray], frames_per_second: int) -> 
     from matplotlib.animation import FFMpegWriter
     from matplotlib.figure import Figure
 
-    if not FFMpegWriter.isAvailable():
-        raise ValueError(f"path is {str(path)!r}, and .mp4 needs ffmpeg, which is not installed; use .gif")
     height, width = frames[0].shape[:2]
     figure = Figure(figsize=(width / 100, height / 100), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))

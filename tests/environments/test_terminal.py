@@ -133,6 +133,13 @@ def test_errors_name_the_value(tmp_path):
         record("box-world", tmp_path / "film.gif", max_frames=1, frames_per_second=0)
     with pytest.raises(ValueError, match="'view' is not allowed with a game that is made already"):
         record(BoxWorld(), tmp_path / "film.gif", max_frames=1, view="full")
-    if shutil.which("ffmpeg") is None:
-        with pytest.raises(ValueError, match="ffmpeg"):
-            record("box-world", tmp_path / "film.mp4", max_frames=2)
+
+
+def test_without_ffmpeg_no_game_is_played(tmp_path, monkeypatch):
+    def plays(*seen):
+        raise AssertionError("a game was played")
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"film.mp4', and \.mp4 needs ffmpeg, which is not installed"):
+        record("box-world", tmp_path / "film.mp4", policy=plays, max_frames=2)
+    assert not any(tmp_path.iterdir())
