@@ -1,6 +1,6 @@
 """A word-level language model around any core (section 4.3, A.4), with the regularisers of recurrent models.
 
-    words -> embedding -> dropout -> core -> dropout -> projection -> softmax over all words
+    words -> embedding -> dropout -> core -> dropout -> projection -> dropout -> softmax over all words
 
 The softmax's weights are the embedding's (tied). The paper drops out half of the embedding; the other
 dropouts and the two penalties are those of AWD-LSTM (Merity et al., 2017), off by default.
@@ -11,7 +11,7 @@ Shapes: T steps of a window, B streams, V vocabulary, D embedding size, O output
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -24,6 +24,7 @@ from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.tasks.language_modeling import IGNORE, linear_cross_entropy
+from relational_rnn.training.config import ADDED
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,14 @@ class Dropout:
     recurrent: float = 0.0
     """Weights that act on the core's state, the same ones for the whole window."""
     locked: bool = True
-    """Inputs and outputs: the same features for the whole window, or others at every step."""
+    """Inputs, outputs and what the softmax reads: the same features for the whole window, or others at every
+    step."""
+    softmax: float = field(default=0.0, metadata=ADDED)
+    """Features the softmax reads. AWD-LSTM's output dropout is here: its last layer has the embedding's size,
+    and a projection of a wide output averages the gaps in it away."""
 
     def __post_init__(self):
-        for name in ("word", "input", "output", "recurrent"):
+        for name in ("word", "input", "output", "recurrent", "softmax"):
             require(0 <= getattr(self, name) < 1, name, getattr(self, name), "0 or more, less than 1")
 
 
@@ -111,7 +116,8 @@ class LanguageModel(nn.Module):
         """One window of training: inputs and targets [T, B], the state the window before left."""
         outputs, state = self.read(inputs, state)
         dropped = self._drop(outputs, self.dropout.output)
-        nats = self.cross_entropy(self.projection(dropped), targets, reduction="mean")
+        features = self._drop(self.projection(dropped), self.dropout.softmax)
+        nats = self.cross_entropy(features, targets, reduction="mean")
         total = nats
         if self.activation_penalty:
             total = total + self.activation_penalty * dropped.float().square().mean()
@@ -122,7 +128,8 @@ class LanguageModel(nn.Module):
     def features(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """What the softmax reads after each of the inputs [T, B]: [T, B, D], and the last state."""
         outputs, state = self.read(inputs, state)
-        return self.projection(self._drop(outputs, self.dropout.output)), state
+        features = self.projection(self._drop(outputs, self.dropout.output))
+        return self._drop(features, self.dropout.softmax), state
 
     def read(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """The core's outputs [T, B, O] and its last state."""

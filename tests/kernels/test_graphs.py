@@ -42,7 +42,7 @@ def test_every_call_draws_the_next_numbers(device, warmup):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("place", ["word", "input", "output", "recurrent"])
+@pytest.mark.parametrize("place", ["word", "input", "output", "recurrent", "softmax"])
 def test_every_call_drops_out_something_else(device, place):
     torch.manual_seed(0)
     core = RelationalMemory(16, mem_slots=1, head_size=16, num_heads=1)

@@ -133,7 +133,7 @@ def test_the_adaptive_softmax_gives_probabilities():
 
 
 def test_nothing_is_dropped_in_eval_mode():
-    model = make(dropout=Dropout(0.5, 0.5, 0.5, 0.5)).eval()
+    model = make(dropout=Dropout(0.5, 0.5, 0.5, 0.5, softmax=0.5)).eval()
     inputs, targets = window()
     plain = make()
     state = model.initial_state(3)
@@ -150,6 +150,22 @@ def test_locked_dropout_drops_the_same_features_at_every_step():
     assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.08)
     free = make(dropout=Dropout(input=0.25, locked=False))._drop(x, 0.25)
     assert not torch.equal(free[0], free[1])
+
+
+def test_the_softmax_reads_features_with_gaps():
+    """By hand: the gaps come after the projection, the same ones in training's loss and in `features`."""
+    model, plain = make(dropout=Dropout(softmax=0.5)), make()
+    inputs, targets = window(steps=5, streams=40)
+    state = model.initial_state(40)
+    torch.manual_seed(4)
+    features, _ = model.features(inputs, state)
+    ratio = features / plain.features(inputs, state)[0]
+    torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio))  # locked
+    assert set(ratio.round(decimals=4).unique().tolist()) == {0.0, 2.0}
+    assert (ratio == 0).float().mean().item() == pytest.approx(0.5, abs=0.1)
+    torch.manual_seed(4)
+    nats = model(inputs, targets, state).nats
+    torch.testing.assert_close(nats, plain.cross_entropy(features, targets, "mean"))
 
 
 def test_word_dropout_drops_all_occurrences_of_a_word():
