@@ -11,7 +11,7 @@ from PIL import Image
 from relational_rnn.cli import bench
 from relational_rnn.cli.__main__ import main
 from relational_rnn.environments import terminal
-from tests.cli.test_cli import refused
+from tests.cli.commands import refused
 
 
 @pytest.mark.parametrize("command", ["play", "record", "bench"])

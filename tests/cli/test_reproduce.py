@@ -11,7 +11,7 @@ from relational_rnn.cli.train import make_trainer, parse
 from relational_rnn.experiments import load_experiment
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.run_folder import RunFolder
-from tests.cli.test_cli import outcome, refused, rmc, snapshot, wait_for
+from tests.cli.commands import outcome, refused, rmc, snapshot, wait_for
 
 SMOKE = ["train", "lte", "--preset", "smoke"]
 TABLE = ["reproduce", "table1", "--preset", "smoke"]

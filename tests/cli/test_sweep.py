@@ -14,7 +14,7 @@ from relational_rnn.analysis.figures_sweep import accuracy_against_time
 from relational_rnn.cli.__main__ import main
 from relational_rnn.training.run_folder import RunFolder
 from relational_rnn.training.sweep import FileLock
-from tests.cli.test_cli import refused, rmc, wait_for
+from tests.cli.commands import refused, rmc, wait_for
 
 SWEEP = ["sweep", "nth-farthest", "--preset", "smoke"]
 SMALL = ["--memories", "1", "2", "--heads", "1", "2", "--training.steps", "20"]
