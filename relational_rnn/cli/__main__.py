@@ -6,6 +6,7 @@ import errno
 import importlib
 import os
 import select
+import signal
 import sys
 
 from relational_rnn.cli import UsageError
@@ -94,9 +95,9 @@ def run(arguments: list[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"rmc: error: {where}{error.strerror}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("rmc: interrupted", file=sys.stderr)
-        return 130
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
 
 
 def end(code: int) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
+
+# Seconds in which a signal is the first one once more: `timeout` and a terminal tell a whole group of
+# processes, and their parent, torchrun say, tells each of them again.
+SAME_REQUEST = 1.0
 
 
 class StopRequest:
-    """A context in which SIGINT and SIGTERM are remembered. A second SIGINT interrupts at once, as usual."""
+    """A context in which SIGINT and SIGTERM are remembered. A second one interrupts at once: a
+    KeyboardInterrupt with its number, wherever the program is."""
 
     signals = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,5 +31,7 @@ class StopRequest:
             signal.signal(number, handler)
 
     def _remember(self, number, frame) -> None:
-        self.signal = number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.signal is None:
+            self.signal, self._since = number, time.monotonic()
+        elif time.monotonic() - self._since >= SAME_REQUEST:
+            raise KeyboardInterrupt(number)

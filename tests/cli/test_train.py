@@ -3,12 +3,14 @@
 import json
 import re
 import signal
+import time
 
 import pytest
 
 from relational_rnn.cli.__main__ import main
 from relational_rnn.training import checkpoint
 from relational_rnn.training.run_folder import RunFolder
+from relational_rnn.training.stopping import SAME_REQUEST
 from tests.cli.commands import SMOKE, outcome, refused, rmc, snapshot, wait_for
 
 
@@ -105,6 +107,30 @@ def test_a_stopped_process_resumes_exactly(tmp_path, long_run, number):
     assert "resuming" in said
     assert outcome(run) == long_run
     assert len(json.loads((run / "environment.json").read_text())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_last_evaluation(tmp_path, number):
+    """Which takes a minute here. What is left is a run that can be resumed, not one that looks complete."""
+    run = tmp_path / "run"
+    process = rmc(*SMOKE, "--training.eval-every", "0", "--eval-samples", "20000000", "--run", run)
+    records = run / "metrics.jsonl"
+    wait_for(lambda: records.exists() and '"step": 50' in records.read_text(), process)
+    time.sleep(1.0)  # the ten updates that are left take a small part of that
+    process.send_signal(number)
+    time.sleep(SAME_REQUEST + 0.5)
+    assert process.poll() is None
+    process.send_signal(number)
+    try:
+        said, wrong = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert (process.returncode, wrong) == (128 + number, "rmc: interrupted\n")
+    assert "done" not in said
+    assert not (run / "weights.safetensors").exists()
+    left = RunFolder.open(run)
+    assert left.latest_checkpoint().name == "step-000000040.safetensors"
+    assert left.metrics()[-1]["step"] == 50
 
 
 def test_resume_while_it_still_runs(tmp_path, capsys):

@@ -18,7 +18,7 @@ from relational_rnn.analysis import attention
 from relational_rnn.cli import record
 from relational_rnn.experiments import lte_problem, nth_farthest
 from relational_rnn.explorer import games, programs
-from relational_rnn.training import checkpoint
+from relational_rnn.training import checkpoint, stopping
 from relational_rnn.training.config import Training, from_dict, to_dict
 from relational_rnn.training.device import pick_device
 from relational_rnn.training.progress import Display, duration, summary
@@ -255,16 +255,20 @@ def test_damage_in_the_middle_of_metrics(tmp_path, line):
 # ------------------------------------------------------------------ stopping and showing
 
 
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_remembered(number):
+def test_signals_are_remembered(number, second, monkeypatch):
     before = signal.getsignal(number)
     with StopRequest() as stop:
         assert not stop()
         signal.raise_signal(number)
         assert stop()
+        signal.raise_signal(second)  # from timeout or torchrun: the same request
         assert stop.signal == number
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(stopping, "SAME_REQUEST", 0.0)
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            signal.raise_signal(second)
+        assert interrupt.value.args == (second,)
     assert signal.getsignal(number) is before
 
 
