@@ -132,6 +132,7 @@ def train(trainer, started: bool = False) -> int:
         track = tracker(trainer.config.track, run)
         try:
             with Display(steps, trainer.step) as display:
+                trainer.problem.watch = display.note
                 trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
         except CannotGoOn as error:
             run.session_ends(trainer.step)

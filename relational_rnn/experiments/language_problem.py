@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from relational_rnn.cores.base import State, map_state, require, zip_states
-from relational_rnn.tasks.language_evaluation import score, score_frequencies
+from relational_rnn.tasks.language_evaluation import Watch, score, score_frequencies
 from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.language_modeling import DeviceWindows
 from relational_rnn.tasks.text.corpora import find_corpus
@@ -107,17 +107,25 @@ class LanguageModelProblem(Problem):
     def evaluate(self) -> dict[str, float]:
         valid = self.text.tokens["valid"]
         unroll = -(-len(valid) // EVAL_STREAMS)
-        return {"valid_perplexity": score(self.model, valid, device=self.device, unroll=unroll).perplexity}
+        found = score(self.model, valid, device=self.device, unroll=unroll, watch=self._reads("valid"))
+        return {"valid_perplexity": found.perplexity}
 
     def evaluate_at_end(self) -> dict[str, float]:
         """In one unroll over all tokens; that of the test also by the words' frequency in training."""
         tokens, device = self.text.tokens, self.device
-        found = {"full_valid_perplexity": score(self.model, tokens["valid"], device=device).perplexity}
-        by_frequency = score_frequencies(self.model, tokens["test"], tokens["train"], device=device)
+        valid = score(self.model, tokens["valid"], device=device, watch=self._reads("valid in one unroll"))
+        found = {"full_valid_perplexity": valid.perplexity}
+        watch = self._reads("test in one unroll")
+        by_frequency = score_frequencies(
+            self.model, tokens["test"], tokens["train"], device=device, watch=watch
+        )
         for kind, row in by_frequency.items():
             if row["tokens"]:
                 found[FREQUENCY_METRICS[kind]] = row["perplexity"]
         return found
+
+    def _reads(self, what: str) -> Watch:
+        return lambda share: self.watch(f"evaluating: {what}, {100 * share:.0f} %")
 
     def state(self) -> dict[str, Tensor]:
         state = {"position": self.windows.position, "epoch": self.windows.epoch}

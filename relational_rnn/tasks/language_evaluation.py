@@ -9,7 +9,7 @@ Shapes: T steps at a time, B unrolls side by side, V vocabulary, K kinds of word
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +27,9 @@ TOKENS = 1 << 16  # read at a time, at most
 FREQUENCIES = (10_000, 1_000)  # the appendix's bounds between frequent, less frequent and rare words
 
 
+Watch = Callable[[float], None]  # told how much of a text has been read, 0 to 1
+
+
 class Score(NamedTuple):
     nats: float
     tokens: int
@@ -37,12 +40,16 @@ class Score(NamedTuple):
 
 
 def score(
-    model: LanguageModel, tokens: np.ndarray, *, device: torch.device, unroll: int | None = None
+    model: LanguageModel,
+    tokens: np.ndarray,
+    *,
+    device: torch.device,
+    unroll: int | None = None,
+    watch: Watch | None = None,
 ) -> Score:
     """Of unrolls of that many tokens without state transfer between them; None: one over all tokens."""
-    (only,) = score_kinds(
-        model, tokens, np.zeros(model.vocabulary_size, np.int64), device=device, unroll=unroll
-    )
+    one_kind = np.zeros(model.vocabulary_size, np.int64)
+    (only,) = score_kinds(model, tokens, one_kind, device=device, unroll=unroll, watch=watch)
     return only
 
 
@@ -54,6 +61,7 @@ def score_kinds(
     *,
     device: torch.device,
     unroll: int | None = None,
+    watch: Watch | None = None,
 ) -> list[Score]:
     """The score split by the kind of the word predicted: `kinds[word]` [V], from 0 to K - 1.
 
@@ -69,7 +77,9 @@ def score_kinds(
     starts = torch.arange(0, n, unroll, device=device)
     steps = min(STEPS, unroll)
     time = torch.arange(steps, device=device)
-    for group in starts.split(max(1, TOKENS // steps)):
+    groups = starts.split(max(1, TOKENS // steps))
+    rounds = -(-unroll // steps)
+    for number, group in enumerate(groups):
         state = map_state(torch.clone, model.initial_state(len(group)))
         position = torch.zeros((), dtype=torch.long, device=device)
 
@@ -87,8 +97,12 @@ def score_kinds(
             position.add_(steps)
 
         repeated = Repeated(device, enabled=model.adaptive is None)
-        for _ in range(-(-unroll // steps)):
+        for done in range(1, rounds + 1):
             repeated(read_on)
+            if watch is not None:
+                if device.type == "cuda":  # or it would be told what has been asked of the GPU
+                    torch.cuda.synchronize(device)
+                watch((number * rounds + done) / (len(groups) * rounds))
     tokens_of = np.bincount(kinds[tokens], minlength=count)
     return [Score(a, b) for a, b in zip(nats.tolist(), tokens_of.tolist(), strict=True)]
 
@@ -108,12 +122,17 @@ def frequency_kinds(training_tokens: np.ndarray, vocabulary_size: int) -> np.nda
 
 
 def score_frequencies(
-    model: LanguageModel, tokens: np.ndarray, training_tokens: np.ndarray, *, device: torch.device
+    model: LanguageModel,
+    tokens: np.ndarray,
+    training_tokens: np.ndarray,
+    *,
+    device: torch.device,
+    watch: Watch | None = None,
 ) -> dict[str, dict[str, float]]:
     """{">10K", "10K-1K", "<1K", "all": perplexity and number of tokens}, one unroll over all tokens."""
     kinds = frequency_kinds(training_tokens, model.vocabulary_size)
     kinds_seen = np.append(kinds, 2)  # so that there are three, whatever the corpus
-    scores = score_kinds(model, tokens, kinds_seen, device=device)
+    scores = score_kinds(model, tokens, kinds_seen, device=device, watch=watch)
     scores.append(Score(sum(s.nats for s in scores), sum(s.tokens for s in scores)))
     named = zip((">10K", "10K-1K", "<1K", "all"), scores, strict=True)
     return {name: {"perplexity": s.perplexity if s.tokens else None, "tokens": s.tokens} for name, s in named}

@@ -60,6 +60,9 @@ class Problem:
         """More scores, for the finished model only: what nothing may be chosen by."""
         return {}
 
+    def watch(self, text: str) -> None:
+        """Told what a long evaluation is at; who wants to know puts a function here."""
+
     def state(self) -> dict[str, Tensor]:
         """What else a checkpoint must hold."""
         return {}

@@ -48,6 +48,11 @@ class Display:
             self._last_line = now
             print(f"step {record['step']} of {self.steps}  {text}", flush=True)
 
+    def note(self, text: str) -> None:
+        """On a terminal, in place of the last record until the next one."""
+        if self.progress is not None:
+            self.progress.update(self.task, text=text)
+
 
 def summary(record: dict, steps: int) -> str:
     """loss 0.532  accuracy 81.2 %  stage 3  142 steps/s  2:05 left"""

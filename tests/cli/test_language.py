@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from relational_rnn.cli.__main__ import main
+from relational_rnn.training.progress import Display
 from tests.tasks.text.files import make_wikitext
 
 
@@ -33,6 +34,21 @@ def test_the_score_is_that_of_the_training(run, capsys):
     assert found["valid_perplexity"] == last["eval_full_valid_perplexity"]
     assert main(["train", "--resume", str(run)]) == 0
     assert "is complete: 30 of 30 steps" in capsys.readouterr().out
+
+
+def test_evaluations_say_how_far_they_are(data, tmp_path, monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(Display, "note", lambda display, text: said.append(text))
+    monkeypatch.setattr("relational_rnn.tasks.language_evaluation.STEPS", 4)
+    arguments = ["train", "lm", "--preset", "smoke", "--data", str(data), "--core", "lstm"]
+    assert main([*arguments, "--training.steps", "10", "--run", str(tmp_path / "run")]) == 0
+    for what in ("valid", "valid in one unroll", "test in one unroll"):
+        start = f"evaluating: {what}, "
+        shares = [int(text.removeprefix(start)[:-2]) for text in said if text.startswith(start)]
+        assert shares == sorted(shares)
+        assert shares[-1] == 100
+        assert shares[0] < 60
+    assert "evaluating" not in capsys.readouterr().out  # which is no terminal
 
 
 def test_a_run_with_kernels_that_are_not_here(data, tmp_path, capsys):

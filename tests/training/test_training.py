@@ -288,6 +288,7 @@ def test_plain_lines_without_a_terminal(capsys):
     with Display(100, console=Console(file=io.StringIO())) as display:
         display(RECORD)
         display({**RECORD, "step": 60})  # too soon after the first
+        display.note("evaluating")
         display({**RECORD, "step": 100})
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
         "step 50 of 100",
@@ -299,5 +300,8 @@ def test_live_line_on_a_terminal():
     said = io.StringIO()
     with Display(100, console=Console(file=said, force_terminal=True, width=120)) as display:
         display(RECORD)
+        display.progress.refresh()
+        display.note("evaluating: all of it")
     assert "accuracy 81.2 %" in said.getvalue()
     assert "0:05 left" in said.getvalue()
+    assert "evaluating: all of it" in said.getvalue()
