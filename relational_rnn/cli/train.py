@@ -65,6 +65,7 @@ def start(name: str, preset: str, config, path: Path) -> int:
         # Before the folder: a wrong size leaves nothing behind.
         trainer = make_trainer(load_experiment(name), config)
         check_backends(trainer.problem.model)
+        check_overruled(trainer, config, load_experiment(name).PRESETS[preset]())
         if distributed.restarted(path, trainer.ranks):  # torchrun runs the same command again
             return go_on(trainer, RunFolder.open(path))
         if trainer.ranks.rank > 0:
@@ -172,6 +173,16 @@ def check_backends(model) -> None:
     for module in model.modules():
         if isinstance(module, RelationalMemory):
             module.kernels()
+
+
+def check_overruled(trainer, config, preset) -> None:
+    """What was asked for and cannot be is an error; of what merely is the preset's the user is told."""
+    for name, reason in trainer.problem.overruled(config).items():
+        asked = f"--{name.replace('_', '-')} {getattr(config, name)}"
+        if getattr(config, name) != getattr(preset, name):
+            raise ValueError(f"{asked} is not allowed: {reason}")
+        if trainer.ranks.rank == 0:
+            print(f"note: the preset's {asked} is not used: {reason}", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -87,6 +87,25 @@ class LanguageModelProblem(Problem):
         if ranks.count > 1:
             torch.manual_seed(seed + ranks.rank)  # every rank drops out something else
 
+    def overruled(self, config) -> dict[str, str]:
+        """Token files that were there already have the words they have."""
+        text, found = self.text, {}
+        words = len(text.vocabulary)
+        uncut = text.max_size is None or words < text.max_size  # any limit as high gives the same words
+        same = uncut and (config.max_words is None or words <= config.max_words)
+        if config.max_words != text.max_size and not same:
+            found["max_words"] = text.max_size
+        if config.min_count != text.min_count:
+            found["min_count"] = text.min_count
+        made = f"the token files in {text.folder} were made with"
+        other = "allowed: that, or the folder of their text"
+        overruled = {name: f"{made} {value}; {other}" for name, value in found.items()}
+        if config.prepared and Path(config.data) == text.folder:
+            overruled["prepared"] = (
+                f"{text.folder} holds token files already; allowed: the folder of their text as --data"
+            )
+        return overruled
+
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         (inputs, targets), first = self.windows.take(self.part, self.parts)
         size = self.windows.streams // self.parts

@@ -60,6 +60,10 @@ class Problem:
         """More scores, for the finished model only: what nothing may be chosen by."""
         return {}
 
+    def overruled(self, config) -> dict[str, str]:
+        """Settings that the data does not follow, each with the reason and what is allowed."""
+        return {}
+
     def watch(self, text: str) -> None:
         """Told what a long evaluation is at; who wants to know puts a function here."""
 

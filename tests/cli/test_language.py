@@ -186,6 +186,46 @@ def test_a_damaged_note_of_the_tokenizer_is_named(run, tmp_path, capsys, content
     assert "allowed: whitespace, words" in said
 
 
+def test_limits_that_token_files_do_not_have(data, tmp_path, capsys):
+    prepared, run = tmp_path / "prepared", tmp_path / "run"
+    train = ["train", "lm", "--preset", "smoke", "--core", "lstm", "--training.steps", "10"]
+    limits = ["--max-words", "20", "--min-count", "2", "--prepared", str(prepared)]
+    assert main([*train, "--data", str(data), *limits, "--run", str(tmp_path / "first")]) == 0
+    assert "note" not in capsys.readouterr().err
+    train += ["--data", str(prepared), "--run", str(run)]
+    made = f"the token files in {prepared} were made with"
+    for limit, message in (
+        (["--max-words", "30"], f"--max-words 30 is not allowed: {made} 20; allowed: that, or"),
+        (["--max-words", "20", "--min-count", "3"], f"--min-count 3 is not allowed: {made} 2;"),
+        (["--max-words", "20", "--prepared", "x"], f"--prepared x is not allowed: {prepared} holds token"),
+    ):
+        assert main([*train, *limit]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.splitlines()[-1].startswith("rmc: error: ")
+        assert not run.exists()
+    assert main([*train, "--max-words", "20", "--min-count", "2"]) == 0
+    assert "note" not in capsys.readouterr().err
+    run.rename(tmp_path / "second")
+    assert main(train) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[0].startswith(f"note: the preset's --max-words 1000 is not used: {made} 20;")
+    assert said[1].startswith(f"note: the preset's --min-count 1 is not used: {made} 2;")
+
+
+def test_a_limit_that_would_give_the_same_words_is_no_contradiction(data, tmp_path, capsys):
+    prepared = tmp_path / "prepared"
+    train = ["train", "lm", "--preset", "smoke", "--core", "lstm", "--training.steps", "10"]
+    every_word = ["--max-words", "None", "--prepared", str(prepared)]
+    assert main([*train, "--data", str(data), *every_word, "--run", str(tmp_path / "one")]) == 0
+    assert main([*train, "--data", str(prepared), "--run", str(tmp_path / "two")]) == 0  # 1000
+    assert (
+        main([*train, "--data", str(prepared), "--max-words", "900", "--run", str(tmp_path / "three")]) == 0
+    )
+    assert capsys.readouterr().err == ""
+
+
 def test_another_text_leaves_the_runs_token_files_alone(data, tmp_path, capsys):
     run, prepared = tmp_path / "run", tmp_path / "prepared"
     arguments = ["train", "lm", "--preset", "smoke", "--data", str(data), "--prepared", str(prepared)]

@@ -59,6 +59,9 @@ class Prepared:
     tokens: dict[str, np.ndarray]
     tokenizer: str
     """What made the words of the text."""
+    max_size: int | None = None
+    """The limits its vocabulary was made with."""
+    min_count: int = 1
 
 
 def prepare(
@@ -144,7 +147,8 @@ def open_prepared(folder: str | Path) -> Prepared:
             raise ValueError(
                 f"{folder / split}.bin has {len(ids)} tokens; allowed: {wanted}, as {RECORD} says"
             )
-    return Prepared(folder, vocabulary, tokens, record["request"]["rules"]["tokenizer"])
+    rules = record["request"]["rules"]
+    return Prepared(folder, vocabulary, tokens, rules["tokenizer"], rules["max_size"], rules["min_count"])
 
 
 def _identity(path: Path, folder: Path) -> list:
@@ -161,7 +165,9 @@ def _record(folder: Path) -> dict:
         raise ValueError(f"{path} is damaged: {error}; delete it and prepare again") from error
     parts = [record.get(name) for name in ("request", "tokens")] if isinstance(record, dict) else []
     whole = bool(parts) and all(isinstance(part, dict) for part in parts) and "vocabulary" in record
-    if not whole or not ("rules" in parts[0] and parts[1].keys() >= set(SPLITS)):
+    rules = parts[0].get("rules") if whole else None
+    known = isinstance(rules, dict) and rules.keys() >= {"tokenizer", "max_size", "min_count"}
+    if not known or not parts[1].keys() >= set(SPLITS):
         raise ValueError(f"{path} was not written by this program; delete it and prepare again")
     return record
 
