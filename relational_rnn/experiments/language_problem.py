@@ -155,6 +155,9 @@ class LanguageModelProblem(Problem):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         check_vocabulary(self.text, bytes(state["vocabulary"].tolist()))
+        streams, found = self.windows.streams * self.ranks.count, len(state["carried.0"])
+        if streams != found:
+            raise ValueError(f"training.batch_size is {streams}, the checkpoint's {found}; allowed: {found}")
         self.windows.position.copy_(state["position"])
         self.windows.epoch.copy_(state["epoch"])
         for number, tensor in enumerate(_tensors(self.carried)):

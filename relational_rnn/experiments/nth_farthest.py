@@ -169,7 +169,11 @@ class NthFarthestProblem(Problem):
         return {"stage": torch.tensor(self.stage)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self._enter(int(state["stage"]))
+        stage, stages = int(state["stage"]), len(self.stages)
+        if stage >= stages:
+            was = f"the checkpoint is in stage {stage}, counted from 0"
+            raise ValueError(f"curriculum.stages has {stages}, and {was}; allowed: {stage + 1} or more")
+        self._enter(stage)
 
 
 make_problem = NthFarthestProblem

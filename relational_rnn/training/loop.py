@@ -22,7 +22,7 @@ from relational_rnn.training.averaging import WeightAverage
 from relational_rnn.training.config import Training
 from relational_rnn.training.device import autocast, set_float32_precision
 from relational_rnn.training.distributed import Ranks
-from relational_rnn.training.optimizers import make_optimizer
+from relational_rnn.training.optimizers import kind_of, kind_with_memory_of, make_optimizer
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
 from relational_rnn.training.schedules import learning_rate
 
@@ -267,10 +267,10 @@ class Trainer:
                 f"{path} was written on {meta['device']}, this is {self.device.type}, whose random numbers "
                 f"differ; allowed: resuming on {meta['device']}"
             )
+        remembered = checkpoint.without_prefix("optimizer", tensors)
+        self._check_settings(path, meta, kind_with_memory_of(name.partition("/")[0] for name in remembered))
         checkpoint.load_model(self.problem.model, checkpoint.without_prefix("model", tensors), path)
-        checkpoint.load_optimizer(
-            self.optimizer, self.problem.model, checkpoint.without_prefix("optimizer", tensors)
-        )
+        checkpoint.load_optimizer(self.optimizer, self.problem.model, remembered)
         try:
             self._take_up(tensors)
         except KeyError as error:
@@ -283,6 +283,24 @@ class Trainer:
             self.run_folder.resume(self.step)
         else:
             self.run_folder = None
+
+    def _check_settings(self, path: Path, meta: dict, optimizer: str | None) -> None:
+        """Somebody may have edited config.json since the checkpoint was written."""
+        config, step, names = self.config, meta["step"], meta["names"]
+        clipped = "gradient_norm" in names
+        for name, fits, was, allowed in (
+            ("steps", config.steps >= step, f"at step {step}", f"{step} or more"),
+            ("optimizer", optimizer in (None, kind_of(self.optimizer)), f"of {optimizer!r}", repr(optimizer)),
+            (
+                "clip_norm",
+                not names or clipped == (config.clip_norm is not None),
+                "with clipping" if clipped else "without clipping",
+                "a number" if clipped else "None",
+            ),
+        ):
+            if not fits:
+                value = f"training.{name} is {getattr(config, name)!r}"
+                raise RunFolderError(f"{value}, and checkpoint {path} is {was}; allowed: {allowed}")
 
     def _take_up(self, tensors: dict[str, Tensor]) -> None:
         """What a checkpoint has beside the model and the optimiser."""

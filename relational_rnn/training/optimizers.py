@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -29,3 +31,17 @@ def make_optimizer(model: nn.Module, config: Training, device: torch.device) -> 
     matrices = dict(params=[p for p in model.parameters() if p.dim() > 1], weight_decay=config.weight_decay)
     vectors = dict(params=[p for p in model.parameters() if p.dim() <= 1], weight_decay=0.0)
     return torch.optim.AdamW([matrices, vectors], **options)
+
+
+def kind_of(optimizer: torch.optim.Optimizer) -> str:
+    """Its name in the settings; of Muon without a large matrix that is "adam"."""
+    kinds = {Muon: "muon", torch.optim.RMSprop: "rmsprop"}
+    return next((name for kind, name in kinds.items() if isinstance(optimizer, kind)), "adam")
+
+
+def kind_with_memory_of(keys: Iterable[str]) -> str | None:
+    """Which one remembers such values of its parameters (`exp_avg`, ...); None: no update was made yet."""
+    keys = set(keys)
+    if not keys:
+        return None
+    return "muon" if "momentum" in keys else "rmsprop" if "square_avg" in keys else "adam"

@@ -200,6 +200,33 @@ def test_damaged_run_folders(finished, tmp_path, capsys, damage, part, command):
     assert snapshot(run) == before
 
 
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        (
+            "training",
+            {"optimizer": "rmsprop"},
+            "training.optimizer is 'rmsprop', and checkpoint {} is of 'adam'",
+        ),
+        (
+            "training",
+            {"steps": 50},
+            "training.steps is 50, and checkpoint {} is at step 60; allowed: 60 or more",
+        ),
+        ("training", {"clip_norm": 0.5}, "training.clip_norm is 0.5, and checkpoint {} is without clipping"),
+        ("curriculum", {"stages": []}, "curriculum.stages has 1, and the checkpoint is in stage 1"),
+    ],
+)
+def test_settings_that_a_checkpoint_was_not_made_with(finished, tmp_path, capsys, part, changes, message):
+    run = shutil.copytree(finished, tmp_path / "run")
+    rewrite_config(run, lambda c: c["config"][part].update(changes))
+    before = snapshot(run)
+    refused(
+        capsys, ["train", "--resume", run], message.format(run / "checkpoints/step-000000060.safetensors")
+    )
+    assert snapshot(run) == before
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "nth-farthest", "--help"], ["doctor"]])
 def test_a_reader_that_has_had_enough_is_no_error(arguments, unbuffered):

@@ -51,6 +51,15 @@ def test_evaluations_say_how_far_they_are(data, tmp_path, monkeypatch, capsys):
     assert "evaluating" not in capsys.readouterr().out  # which is no terminal
 
 
+def test_a_run_resumes_with_its_own_batch_size(run, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    described = json.loads((copy / "config.json").read_text())
+    described["config"]["training"]["batch_size"] = 8
+    (copy / "config.json").write_text(json.dumps(described))
+    assert main(["train", "--resume", str(copy)]) == 2
+    assert "training.batch_size is 8, the checkpoint's 4; allowed: 4" in capsys.readouterr().err
+
+
 def test_a_run_with_kernels_that_are_not_here(data, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["train", "lm", "--preset", "smoke", "--data", str(data), "--run", str(run)]) == 0

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from relational_rnn.experiments import nth_farthest
+from relational_rnn.training.checkpoint import optimizer_tensors
 from relational_rnn.training.config import Training, from_dict, to_dict
 from relational_rnn.training.loop import make_optimizer
+from relational_rnn.training.optimizers import kind_of, kind_with_memory_of
 
 CPU = torch.device("cpu")
 
@@ -55,3 +57,17 @@ def test_a_run_folder_from_before_the_choice_was_trained_with_adam():
     del values["training"]["adam_beta2"]
     with pytest.raises(ValueError, match=r"config.training lacks \['adam_beta2'\]"):
         from_dict(nth_farthest.Config, values)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "kind"),
+    [("adam", 64, "adam"), ("rmsprop", 64, "rmsprop"), ("muon", 64, "muon"), ("muon", 2, "adam")],
+)
+def test_a_checkpoint_tells_its_optimiser(name, width, kind):
+    model = nn.Linear(width, width)
+    optimizer = make_optimizer(model, Training(steps=1, batch_size=1, optimizer=name), CPU)
+    assert kind_with_memory_of(optimizer_tensors(optimizer, model)) is None
+    model(torch.ones(width)).sum().backward()
+    optimizer.step()
+    keys = {tensor.partition("/")[0] for tensor in optimizer_tensors(optimizer, model)}
+    assert kind_of(optimizer) == kind_with_memory_of(keys) == kind
