@@ -87,8 +87,8 @@ class BoxWorld:
     `refill` levels per game and step are made ahead (the reserve holds one per game). Played perfectly an
     episode takes 14 steps on average with one box, 30 in the paper's mix: 1/8 is ample. If games end faster
     than that for long, some are given a level that was played before, and `state.reserve.repeats` counts
-    them. From 0.4 on that does not happen, since no episode is shorter than three steps, unless the room is
-    crowded: only the share `acceptance` of the levels made has a place for everything.
+    them. From 0.4 on that does not happen, since no episode is shorter than three steps. In a crowded room
+    only the share `acceptance` of the levels made has a place for everything: there as many more are made.
     """
 
     num_actions = len(MOVES)
@@ -120,6 +120,7 @@ class BoxWorld:
         self.side = self.generator.side
         self.observation_shape = (6, 5, 5) if view == "viewport" else (3, self.side, self.side)
         self.acceptance = _acceptance(*options)
+        self._tries = max(1, round(1 / self.acceptance))  # levels made for one that is accepted
         self._offset = torch.tensor([dr * self.side + dc for dr, dc in MOVES], device=self.device)
         self._palette = palette().T.contiguous().to(self.device)  # [3, codes]
         self._window = _windows(self.side).to(self.device)  # [C, 25]
@@ -206,7 +207,7 @@ class BoxWorld:
     def restock(self, state: BoxWorldState, generator: torch.Generator, steps: int = 1) -> BoxWorldState:
         """Make the levels due for `steps` steps. On a GPU most of a step's kernels are for making levels,
         however few; for every eighth step `restock(state, generator, 8)` takes an eighth of them."""
-        made = math.ceil(self.refill * state.agent.shape[0] * steps)
+        made = math.ceil(self.refill * state.agent.shape[0] * steps) * self._tries
         reserve = _store(state.reserve, self.generator.sample(made, generator))
         return dataclasses.replace(state, reserve=reserve)
 

@@ -179,6 +179,21 @@ def test_levels_without_room_for_everything_are_never_played():
         assert int(state.reserve.repeats) == 0
 
 
+def test_a_crowded_room_does_not_repeat_levels():
+    """One level in forty fits; games that end every 20 steps need one in 20 steps, of 2.5 that are asked for."""
+    env, generator = BoxWorld(solution_lengths=(5,), num_forward=(9,), max_steps=20), seeded()
+    assert env.acceptance < 0.05
+    state, rooms, episodes = env.reset(16, generator), set(), 0
+    for _ in range(100):
+        state, step = env.step(state, torch.randint(4, (16,), generator=generator), generator)
+        for i in step.done.nonzero().flatten().tolist():
+            rooms.add(bytes(state.room[i].tolist()))
+            episodes += 1
+    assert episodes >= 80
+    assert len(rooms) == episodes
+    assert int(state.reserve.repeats) == 0
+
+
 def test_an_empty_reserve_gives_old_levels_and_counts_them():
     env, generator, everyone = BoxWorld(refill=0.25), seeded(), torch.ones(64, dtype=torch.bool)
     state = env.reset(64, generator)
