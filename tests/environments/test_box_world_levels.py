@@ -180,7 +180,7 @@ def test_levels_without_room_for_everything_are_never_played():
 
 
 def test_a_crowded_room_does_not_repeat_levels():
-    """One level in forty fits; games that end every 20 steps need one in 20 steps, of 2.5 that are asked for."""
+    """One level in forty fits. Games of 20 steps want one in 20; with 1 / 8 a step, 2.5 are asked for."""
     env, generator = BoxWorld(solution_lengths=(5,), num_forward=(9,), max_steps=20), seeded()
     assert env.acceptance < 0.05
     state, rooms, episodes = env.reset(16, generator), set(), 0
