@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
         preset = getattr(experiment, "DEFAULT_PRESET", "fast")
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
-    config = parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}")
+    config = from_anywhere(parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}"))
     if run is None and "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError("--run FOLDER is needed with torchrun: all processes must name the same folder")
     if run is None:
@@ -53,6 +54,12 @@ def main(arguments: list[str]) -> int:
         what = f"{task}-{config.core}" if isinstance(task, str) else config.core
         run = f"runs/{name}/{preset}-{what}-seed{config.training.seed}-{moment}"
     return start(name, preset, config, Path(run))
+
+
+def from_anywhere(config):
+    """With whole paths, so that a run finds its data wherever it is resumed or evaluated."""
+    given = {name: getattr(config, name) for name in ("data", "prepared") if getattr(config, name, "")}
+    return replace(config, **{name: str(Path(path).absolute()) for name, path in given.items()})
 
 
 def start(name: str, preset: str, config, path: Path) -> int:
@@ -177,12 +184,14 @@ def check_backends(model) -> None:
 
 def check_overruled(trainer, config, preset) -> None:
     """What was asked for and cannot be is an error; of what merely is the preset's the user is told."""
+    notes = []
     for name, reason in trainer.problem.overruled(config).items():
         asked = f"--{name.replace('_', '-')} {getattr(config, name)}"
         if getattr(config, name) != getattr(preset, name):
             raise ValueError(f"{asked} is not allowed: {reason}")
-        if trainer.ranks.rank == 0:
-            print(f"note: the preset's {asked} is not used: {reason}", file=sys.stderr)
+        notes.append(f"note: the preset's {asked} is not used: {reason}")
+    if notes and trainer.ranks.rank == 0:
+        print(*notes, sep="\n", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -60,6 +60,31 @@ def test_a_run_resumes_with_its_own_batch_size(run, tmp_path, capsys):
     assert "training.batch_size is 8, the checkpoint's 4; allowed: 4" in capsys.readouterr().err
 
 
+def test_a_run_finds_its_text_from_any_folder(data, tmp_path, monkeypatch, capsys):
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    monkeypatch.chdir(data.parent)
+    train = [
+        "train",
+        "lm",
+        "--preset",
+        "smoke",
+        "--core",
+        "lstm",
+        "--data",
+        data.name,
+        "--training.steps",
+        "10",
+    ]
+    assert main([*train, "--prepared", "words", "--run", str(run)]) == 0
+    capsys.readouterr()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert main(["eval", str(run), "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["test_perplexity"] > 1
+    assert main(["train", "--resume", str(run)]) == 0
+    assert not any(elsewhere.iterdir())
+
+
 def test_a_run_with_kernels_that_are_not_here(data, tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["train", "lm", "--preset", "smoke", "--data", str(data), "--run", str(run)]) == 0
@@ -206,12 +231,13 @@ def test_limits_that_token_files_do_not_have(data, tmp_path, capsys):
     for limit, message in (
         (["--max-words", "30"], f"--max-words 30 is not allowed: {made} 20; allowed: that, or"),
         (["--max-words", "20", "--min-count", "3"], f"--min-count 3 is not allowed: {made} 2;"),
-        (["--max-words", "20", "--prepared", "x"], f"--prepared x is not allowed: {prepared} holds token"),
+        (["--prepared", str(run)], f"--prepared {run} is not allowed: {prepared} holds token files already"),
     ):
         assert main([*train, *limit]) == 2
         said = capsys.readouterr().err
         assert message in said
-        assert said.splitlines()[-1].startswith("rmc: error: ")
+        assert said.startswith("rmc: error: ")
+        assert said.count("\n") == 1
         assert not run.exists()
     assert main([*train, "--max-words", "20", "--min-count", "2"]) == 0
     assert "note" not in capsys.readouterr().err
