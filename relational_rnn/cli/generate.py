@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain
 
 from relational_rnn.cli import UsageError
 from relational_rnn.cli.train import take_option, user_errors
@@ -18,6 +19,7 @@ RUN is a run folder of `rmc train lm`. Prints the prompt and --length (50) words
 The same --seed (0) gives the same text. <unk> is not drawn unless --keep-unknown is given. The prompt is cut
 into words as the training text was. --suggest prints the K likeliest next words instead, with probabilities.
 """
+OF_DRAWING = ("--length", "--temperature", "--top-k", "--seed", "--keep-unknown")
 LARGEST_SEED = 2**63 - 1  # of a torch.Generator
 
 
@@ -25,6 +27,10 @@ def main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP, end="")
         return 0
+    given = [word.partition("=")[0] for word in arguments]
+    useless = [word for word in given if word in OF_DRAWING] if "--suggest" in given else []
+    if useless:
+        raise UsageError(f"{useless[0]} is not allowed with --suggest, which draws no words")
     keep_unknown = "--keep-unknown" in arguments
     arguments = [argument for argument in arguments if argument != "--keep-unknown"]
     arguments, prompt = take_option(arguments, "--prompt", default="")
@@ -45,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
     from relational_rnn.experiments import language_runs
     from relational_rnn.tasks.language_generation import generate, suggest
-    from relational_rnn.tasks.text.tokenizers import tokenize
+    from relational_rnn.tasks.text.tokenizers import EOS, tokenize
     from relational_rnn.tasks.text.vocabulary import UNK_ID
     from relational_rnn.training.device import pick_device
 
@@ -73,10 +79,11 @@ def main(arguments: list[str]) -> int:
             never=() if keep_unknown else (UNK_ID,),
             generator=torch.Generator().manual_seed(seed),
         )
-        print(*map(shown, words), end="", flush=True)
-        for word in drawn:
-            text = vocabulary.words[word]
-            print("\n" if text == "<eos>" else f" {shown(text)}", end="", flush=True)
+        before = "\n"
+        for word in chain(words, (vocabulary.words[word] for word in drawn)):
+            text = "\n" if word == EOS else shown(word)
+            print(text if "\n" in (before, text) else f" {text}", end="", flush=True)
+            before = text
         print()
     return 0
 

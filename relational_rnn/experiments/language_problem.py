@@ -69,6 +69,11 @@ class LanguageModelProblem(Problem):
         shares = ranks.count * parts
         divides = batch_size % shares == 0
         require(divides, "batch_size", batch_size, f"a multiple of processes x parts = {shares}")
+        least, found = batch_size * steps * (2 if shift else 1), len(text.tokens["train"])
+        if found < least:
+            product = f"training.batch_size {batch_size} x steps {steps}{' x 2 (shift)' if shift else ''}"
+            allowed = f"{product} = {least} or more, or smaller ones of these"
+            raise ValueError(f"the training text in {text.folder} has {found} tokens; allowed: {allowed}")
         self.model, self.text, self.device, self.parts = model.to(device), text, device, parts
         self.generators = {}  # dropout draws from torch's own
         self.windows = DeviceWindows(

@@ -161,6 +161,19 @@ def test_generate(run, capsys):
     assert capsys.readouterr().out != said.out
 
 
+def test_lines_begin_without_a_space(run, capsys):
+    arguments = ["generate", str(run), "--device", "cpu", "--length", "300", "--temperature", "3"]
+    assert main([*arguments, "--prompt", "the\nof"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("the\nof ")
+    assert said.count("\n") > 3  # the model has drawn ends of lines, too
+    assert main(arguments) == 0
+    for line in (said + capsys.readouterr().out).splitlines():
+        assert line == line.strip()
+        assert "  " not in line
+        assert "<eos>" not in line
+
+
 def test_suggest(run, capsys):
     assert main(["generate", str(run), "--device", "cpu", "--prompt", "the", "--suggest", "5"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -192,6 +205,7 @@ def test_a_terminal_is_safe_from_the_words():
         (["generate", "RUN", "--suggest", "100000"], "count=100000 is not allowed; allowed: 1 to"),
         (["generate", "RUN", "--seed", str(2**64)], f"--seed '{2**64}' is not allowed; allowed: a whole"),
         (["eval", "RUN", "--out", "nowhere/scores.json"], "nowhere is no folder"),
+        (["generate", "RUN", "--suggest", "3", "--length=5"], "--length is not allowed with --suggest"),
         (["generate", "RUN", "more"], "takes one run folder"),
         (["generate", "nowhere"], "run folder nowhere does not exist"),
         (["train", "lm", "--preset", "smoke"], "data='' is not allowed"),
@@ -200,6 +214,14 @@ def test_a_terminal_is_safe_from_the_words():
 def test_wrong_options(run, capsys, arguments, message):
     assert main([str(run) if word == "RUN" else word for word in arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_too_short_a_text(data, tmp_path, capsys):
+    arguments = ["train", "lm", "--preset", "smoke", "--data", str(data), "--run", str(tmp_path / "run")]
+    assert main([*arguments, "--training.batch-size", "1000"]) == 2
+    said = capsys.readouterr().err
+    assert "tokens; allowed: training.batch_size 1000 x steps 8 x 2 (shift) = 16000 or more" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_generate_wants_a_language_model(tmp_path, capsys):
