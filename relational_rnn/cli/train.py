@@ -82,6 +82,8 @@ def start(name: str, preset: str, config, path: Path) -> int:
         trainer.run_folder = run
     with contextlib.closing(run):
         print(f"run folder: {path}", flush=True)
+        if about := trainer.problem.describe(trainer.config.steps):
+            print(about, flush=True)
         trainer.problem.write_files(path)
         distributed.note_job(path)
         return train(trainer, started=True)
@@ -155,7 +157,7 @@ def train(trainer, started: bool = False) -> int:
     distributed.leave()
     final = run.metrics()[-1]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in final.items() if name.startswith("eval_"))
-    print(f"done: {scores} on fresh samples; weights in {run.weights_path}")
+    print(f"done: {scores} on {trainer.problem.scored_on}; weights in {run.weights_path}")
     return 0
 
 

@@ -12,6 +12,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,6 +54,8 @@ def open_text(data: str, prepared: str, max_words: int | None, min_count: int) -
 class LanguageModelProblem(Problem):
     """Windows of the training text in order, cross entropy of the next word, perplexity of the others."""
 
+    scored_on = "valid and test"
+
     def __init__(
         self,
         model: LanguageModel,
@@ -91,6 +94,14 @@ class LanguageModelProblem(Problem):
         self.part = 0
         if ranks.count > 1:
             torch.manual_seed(seed + ranks.rank)  # every rank drops out something else
+
+    def describe(self, updates: int) -> str:
+        train, valid = self.text.tokens["train"], self.text.tokens["valid"]
+        # <unk> is 0: to count the others takes no memory, however long the text.
+        unknown = [f"{100 * (1 - np.count_nonzero(tokens) / len(tokens)):.1f} %" for tokens in (train, valid)]
+        size = f"{len(train):,} tokens to train on, {len(self.text.vocabulary):,} words"
+        epochs = f"{updates:,} updates are {self.windows.epochs(updates):.3g} epochs"
+        return f"text: {size}, <unk> is {unknown[0]} of train and {unknown[1]} of valid; {epochs}"
 
     def overruled(self, config) -> dict[str, str]:
         """Token files that were there already have the words they have."""

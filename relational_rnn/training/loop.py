@@ -36,6 +36,7 @@ class Problem:
     generators: dict[str, torch.Generator]  # everything random in `loss` and `prepare`, by name
     prepare_every: int = 0  # updates between two calls of `prepare`; 0: never
     parts: int = 1  # calls of `loss` for one update, which follows the mean of their gradients
+    scored_on: str = "fresh samples"  # what `evaluate` reads
     frames_per_update: float = 0  # steps of games behind an update, recorded as frames_per_second; 0: no game
 
     def feed(self) -> None:
@@ -59,6 +60,10 @@ class Problem:
     def evaluate_at_end(self) -> dict[str, float]:
         """More scores, for the finished model only: what nothing may be chosen by."""
         return {}
+
+    def describe(self, updates: int) -> str:
+        """A line about the data for whoever starts a training of so many updates."""
+        return ""
 
     def overruled(self, config) -> dict[str, str]:
         """Settings that the data does not follow, each with the reason and what is allowed."""

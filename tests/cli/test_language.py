@@ -2,12 +2,15 @@
 
 import errno
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from relational_rnn.cli.__main__ import main
+from relational_rnn.tasks.text.prepare import open_prepared
+from relational_rnn.tasks.text.vocabulary import UNK_ID
 from relational_rnn.training.progress import Display
 from tests.tasks.text.files import make_wikitext
 
@@ -58,6 +61,33 @@ def test_a_run_resumes_with_its_own_batch_size(run, tmp_path, capsys):
     (copy / "config.json").write_text(json.dumps(described))
     assert main(["train", "--resume", str(copy)]) == 2
     assert "training.batch_size is 8, the checkpoint's 4; allowed: 4" in capsys.readouterr().err
+
+
+def test_what_is_said_about_the_text(data, tmp_path, capsys):
+    train = [
+        "train",
+        "lm",
+        "--preset",
+        "smoke",
+        "--core",
+        "lstm",
+        "--data",
+        str(data),
+        "--training.steps",
+        "10",
+    ]
+    assert main([*train, "--max-words", "20", "--run", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    prepared = open_prepared(data / "prepared-20-1")
+    ids = prepared.tokens["train"]
+    shares = [100 * (prepared.tokens[split] == UNK_ID).mean() for split in ("train", "valid")]
+    assert 1 < shares[0] < 99
+    epochs = 10 * 4 * 8 / len(ids)
+    assert said[1].startswith(f"text: {len(ids)} tokens to train on, 20 words, <unk> is ")
+    assert f"{shares[0]:.1f} % of train and {shares[1]:.1f} % of valid" in said[1]
+    found = re.search(r"; 10 updates are (\S+) epochs$", said[1])[1]
+    assert float(found) == pytest.approx(epochs, rel=0.1)  # a window that is not full is left out
+    assert "on valid and test; weights in" in said[-1]
 
 
 def test_a_run_finds_its_text_from_any_folder(data, tmp_path, monkeypatch, capsys):
