@@ -221,17 +221,18 @@ def wikitext2_large() -> Config:
     """WikiText-2 with about 33 million parameters, as AWD-LSTM has, and stronger dropout.
 
     rmc train lm --preset wikitext2-large --data FOLDER --core rmc
-    To compare with: AWD-LSTM 68.6 valid, 65.8 test (33 million, 750 epochs). Ours: not run yet. 200 epochs.
+    To compare with: AWD-LSTM 68.6 valid, 65.8 test (33 million, 750 epochs). Ours: 200 epochs, not run yet;
+    without dropout before the softmax 97.2 test after 55 epochs, of which the last 25 only overfitted.
     """
     small = wikitext2()
     return replace(
         small,
-        training=replace(small.training, steps=93_200),
+        training=replace(small.training, steps=93_200, learning_rate=2e-3),
         rmc=replace(small.rmc, total_units=1408),
         lstm=LSTM(units=1944, bf16=False),
         model=Model(
             embedding=400,
-            dropout=Dropout(word=0.1, input=0.6, output=0.5, recurrent=0.5),
+            dropout=Dropout(word=0.1, input=0.6, output=0.5, recurrent=0.5, softmax=0.4),
             activation_penalty=0.1,
             change_penalty=0.1,
         ),
