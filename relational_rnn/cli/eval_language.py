@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,19 +82,39 @@ def evaluate(run_folder, splits, data, lengths, switches, precision, device) -> 
         text = language_runs.load_text(config, vocabulary, data)
     set_float32_precision(precision)
     found = {"run": str(run.path), "core": config.core, "step": step, "precision": precision}
-    with torch.no_grad(), autocast(device, precision):
+    with torch.no_grad(), autocast(device, precision), status() as shown:
         for split in splits:
             tokens = text.tokens[split]
+            watch = lambda share, split=split: shown(f"{split} in one unroll, {100 * share:.0f} %")  # noqa: E731
             found[f"{split}_tokens"] = len(tokens)
             if "--frequencies" in switches:  # has the sum of all words too, from the same unroll
-                rows = evaluation.score_frequencies(model, tokens, text.tokens["train"], device=device)
+                rows = evaluation.score_frequencies(
+                    model, tokens, text.tokens["train"], device=device, watch=watch
+                )
                 found[f"{split}_perplexity"] = rows["all"]["perplexity"]
                 found[f"{split}_frequencies"] = rows
             else:
-                found[f"{split}_perplexity"] = evaluation.score(model, tokens, device=device).perplexity
+                found[f"{split}_perplexity"] = evaluation.score(
+                    model, tokens, device=device, watch=watch
+                ).perplexity
             if lengths:
+                shown(f"{split} in shorter unrolls")
                 found[f"{split}_unrolls"] = evaluation.score_unrolls(model, tokens, lengths, device=device)
             if "--dynamic" in switches:
+                shown(f"{split} while learning from it")
                 dynamic = dynamic_score(model, tokens, text.tokens["train"], Dynamic(), device=device)
                 found[f"{split}_dynamic_perplexity"] = dynamic.perplexity
     return found
+
+
+@contextlib.contextmanager
+def status() -> Iterator[Callable[[str], None]]:
+    """A line about what is being read, where standard error is a terminal; output has the scores alone."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("") as line:
+        yield line.update

@@ -2,8 +2,11 @@
 
 import errno
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,19 @@ def test_a_run_with_kernels_that_are_not_here(data, tmp_path, capsys):
     capsys.readouterr()
     assert main(["eval", str(run), "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["test_perplexity"] > 1
+
+
+def test_a_terminal_shows_how_far_the_scores_are(run):
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "relational_rnn.cli", "eval", str(run), "--device", "cpu"]
+    environment = {**os.environ, "TERM": "xterm"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=environment, check=False)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "test in one unroll, 100 %" in shown
+    assert json.loads(done.stdout)["test_perplexity"] > 1  # and nothing else
 
 
 def test_options_may_come_before_the_run(run, capsys):
