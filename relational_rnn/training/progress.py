@@ -6,6 +6,7 @@ import time
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 SHOWN = (
     *("loss", "accuracy", "stage", "eval_accuracy", "frames", "episode_return", "episode_solved"),
@@ -13,6 +14,7 @@ SHOWN = (
 )
 PERCENT = ("accuracy", "eval_accuracy", "episode_solved")
 PLAIN_SECONDS = 2.0  # at most one plain line in so many seconds, so that a fast run does not flood a log
+BAR_FROM = 132  # columns: a narrower terminal needs them for the text
 
 
 class Display:
@@ -26,8 +28,11 @@ class Display:
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
-            columns = (TextColumn("{task.completed:,.0f} of {task.total:,.0f}"), BarColumn(20))
-            self.progress = Progress(*columns, TextColumn("{task.fields[text]}"), console=self.console)
+            step = TextColumn("{task.completed:,.0f} of {task.total:,.0f}")
+            bar = [BarColumn(20)] if self.console.width >= BAR_FROM else []
+            # What does not fit is cut off the text, never the step.
+            text = TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, ratio=1))
+            self.progress = Progress(step, *bar, text, console=self.console, expand=True)
             shown = dict(total=self.steps, completed=self.first_step, text="starting")
             self.task = self.progress.add_task("", **shown)
             self.progress.start()

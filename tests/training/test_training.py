@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -294,6 +295,17 @@ def test_plain_lines_without_a_terminal(capsys):
         "step 50 of 100",
         "step 100 of 100",
     ]
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_shows_the_step(width):
+    said = io.StringIO()
+    with Display(12_000, console=Console(file=said, force_terminal=True, width=width)) as display:
+        display({**RECORD, "step": 9_000})
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.getvalue()).strip().splitlines()[-1]
+    assert last.startswith("9,000 of 12,000 ")
+    assert last.rstrip().endswith("…")  # and that something is missing
+    assert len(last) <= width
 
 
 def test_live_line_on_a_terminal():
