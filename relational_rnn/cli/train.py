@@ -270,4 +270,5 @@ def one_line(box: str) -> str:
         if text.startswith(("─", "╰")):
             break
         words.append(text)
-    return " ".join(words).rstrip(".")
+    said = " ".join(words).rstrip(".")
+    return re.sub(r"^Error parsing [\w.]+: ", "", said)  # ours follows, which names the value

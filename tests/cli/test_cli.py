@@ -108,6 +108,18 @@ def test_wrong_argument_in_a_real_process(tmp_path):
     assert wrong == "rmc: error: mem_slots=0 is not allowed; allowed: 1 or more\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-count", "0"], "min_count=0 is not allowed; allowed: 1 or more"),
+        (["--model.dropout.input", "1.5"], "input=1.5 is not allowed; allowed: 0 or more, less than 1"),
+    ],
+)
+def test_a_wrong_value_is_not_called_a_wrong_syntax(capsys, options, message):
+    assert main(["train", "lm", "--preset", "smoke", *options]) == 2
+    assert capsys.readouterr().err.startswith(f"rmc: error: {message}; see rmc train lm --preset smoke --help")
+
+
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, capsys, code):
     def refuse(*arguments, **options):
