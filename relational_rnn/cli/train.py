@@ -263,12 +263,14 @@ def option_names(config, prefix: str = "--"):
 
 
 def one_line(box: str) -> str:
-    """The first paragraph of one of tyro's boxes."""
+    """The first paragraph of one of tyro's boxes, which are of hyphens where output has no other lines."""
     words = []
     for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]:
         text = line.strip("│ ")
-        if text.startswith(("─", "╰")):
-            break
-        words.append(text)
+        if re.fullmatch(r"[╰─╯]+|-{3,}", text):
+            if words:
+                break
+        else:
+            words.append(text)
     said = " ".join(words).rstrip(".")
     return re.sub(r"^Error parsing [\w.]+: ", "", said)  # ours follows, which names the value

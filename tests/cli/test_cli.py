@@ -112,12 +112,15 @@ def test_wrong_argument_in_a_real_process(tmp_path):
     ("options", "message"),
     [
         (["--min-count", "0"], "min_count=0 is not allowed; allowed: 1 or more"),
-        (["--model.dropout.input", "1.5"], "input=1.5 is not allowed; allowed: 0 or more, less than 1"),
+        (["--steps", "x"], "Error parsing --steps: invalid literal for int() with base 10: 'x'"),
     ],
 )
-def test_a_wrong_value_is_not_called_a_wrong_syntax(capsys, options, message):
-    assert main(["train", "lm", "--preset", "smoke", *options]) == 2
-    assert capsys.readouterr().err.startswith(f"rmc: error: {message}; see rmc train lm --preset smoke --help")
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_parsers_box_becomes_one_line(monkeypatch, options, message, encoding):
+    """It is drawn with other characters where output cannot show lines."""
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    _, wrong = rmc("train", "lm", "--preset", "smoke", *options).communicate(timeout=60)
+    assert wrong == f"rmc: error: {message}; see rmc train lm --preset smoke --help\n"
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
