@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         device = pick_device(device)
         model, vocabulary, tokenizer, _ = language_runs.load_model(run, config, device)
         words = tokenize(prompt, tokenizer)
-        unknown = [word for word in words if word not in vocabulary.ids]
+        unknown = dict.fromkeys(word for word in words if word not in vocabulary.ids)  # each once
         if unknown:
             print(f"not in the vocabulary, read as <unk>: {' '.join(map(shown, unknown))}", file=sys.stderr)
         ids = vocabulary.encode(words)
@@ -106,5 +106,8 @@ def whole(option: str, value: str, least: int, most: int | None = None) -> int:
 
 
 def shown(word: str) -> str:
-    """Words come from texts nobody has checked: nothing that a terminal would act on is printed."""
-    return "".join(letter if letter.isprintable() else "?" for letter in word)
+    """Words come from texts nobody has checked: nothing that a terminal would act on is printed, and ? for
+    what it has no letters for."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in word)
+    encoding = sys.stdout.encoding or "utf-8"
+    return printable.encode(encoding, "replace").decode(encoding)

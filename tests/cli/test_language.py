@@ -1,4 +1,4 @@
-"""rmc train, eval and generate with a language model."""
+"""rmc train and eval with a language model."""
 
 import errno
 import json
@@ -192,49 +192,6 @@ def test_without_a_preset_it_is_that_of_wikitext_2(capsys):
     assert "data='' is not allowed" in capsys.readouterr().err
 
 
-def test_generate(run, capsys):
-    arguments = ["generate", str(run), "--device", "cpu", "--length", "12"]
-    assert main([*arguments, "--prompt", "the of strange", "--seed", "3"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("the of strange")
-    assert "not in the vocabulary, read as <unk>: strange" in said.err
-    words = {line.split("\t")[0] for line in (run / "vocabulary.tsv").read_text().splitlines()}
-    drawn = said.out.removeprefix("the of strange").replace("\n", " <eos> ").split()[:12]
-    assert set(drawn) <= words - {"<unk>"}
-    assert main([*arguments, "--prompt", "the of strange", "--seed", "3"]) == 0
-    assert capsys.readouterr().out == said.out
-    assert main([*arguments, "--prompt", "the of strange", "--seed", "4"]) == 0
-    assert capsys.readouterr().out != said.out
-
-
-def test_lines_begin_without_a_space(run, capsys):
-    arguments = ["generate", str(run), "--device", "cpu", "--length", "300", "--temperature", "3"]
-    assert main([*arguments, "--prompt", "the\nof"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("the\nof ")
-    assert said.count("\n") > 3  # the model has drawn ends of lines, too
-    assert main(arguments) == 0
-    for line in (said + capsys.readouterr().out).splitlines():
-        assert line == line.strip()
-        assert "  " not in line
-        assert "<eos>" not in line
-
-
-def test_suggest(run, capsys):
-    assert main(["generate", str(run), "--device", "cpu", "--prompt", "the", "--suggest", "5"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    chances = [float(line.split("%")[0]) for line in lines]
-    assert len(lines) == 5
-    assert chances == sorted(chances, reverse=True)
-
-
-def test_a_terminal_is_safe_from_the_words():
-    from relational_rnn.cli.generate import shown
-
-    assert shown("a\x1b[2Jb\u202ec") == "a?[2Jb?c"
-    assert shown("café戦場") == "café戦場"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -268,14 +225,6 @@ def test_too_short_a_text(data, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "tokens; allowed: training.batch_size 1000 x steps 8 x 2 (shift) = 16000 or more" in said
     assert not (tmp_path / "run").exists()
-
-
-def test_generate_wants_a_language_model(tmp_path, capsys):
-    other = tmp_path / "other"
-    short = ["--training.steps", "10", "--run", str(other)]
-    assert main(["train", "nth-farthest", "--preset", "smoke", *short]) == 0
-    assert main(["generate", str(other)]) == 2
-    assert "is of 'nth-farthest'; allowed: a run of 'lm'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"tokenizer": "bpe"}', '{"tokenizer": []}'])
