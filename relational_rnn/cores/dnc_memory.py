@@ -91,15 +91,17 @@ def allocation(usage: Tensor) -> Tensor:
 
     The original sorts by usage and takes a running product. Who comes before whom is also a matrix of
     comparisons, no larger than the link matrix, and the product a sum of logarithms: two kernels, nothing to
-    sort or to put back in place. The original compares 1 - u, whose rounding decides which tiny usages count
-    as equal, so that is compared here. usage [B, N] -> [B, N].
+    sort or to put back in place. The original compares 1 - u and multiplies 1 - (1 - u); in float32 their
+    rounding decides which tiny usages count as equal, now and in later steps, so it is done here, too.
+    usage [B, N] -> [B, N].
     """
-    u = EPSILON + (1 - EPSILON) * usage.clamp(0, 1)  # rounding may leave [0, 1]
-    free = 1 - u
+    free = 1 - (EPSILON + (1 - EPSILON) * usage.clamp(min=0))  # rounding may leave a usage below 0
+    used = (1 - free).clamp(min=EPSILON / 2)  # which short dtypes round to 0
     mine, other = free.unsqueeze(-1), free.unsqueeze(-2)  # [B, N, 1], [B, 1, N]
-    lower_index = torch.ones(u.shape[-1], u.shape[-1], dtype=torch.bool, device=u.device).tril(-1)
+    slots = usage.shape[-1]
+    lower_index = torch.ones(slots, slots, dtype=torch.bool, device=usage.device).tril(-1)
     before = (other > mine) | ((other == mine) & lower_index)  # [B, N, N]: slot j is freer than slot i
-    log_product = torch.where(before, u.log().unsqueeze(-2), 0).sum(-1)  # [B, N]
+    log_product = torch.where(before, used.log().unsqueeze(-2), 0).sum(-1)  # [B, N]
     return free * log_product.exp()
 
 

@@ -89,6 +89,20 @@ def test_allocation_and_its_gradient_are_finite_at_the_corners():
         assert gradient.isfinite().all()
 
 
+def test_allocation_rounds_as_the_original():
+    """It takes usages back from the sorted 1 - u: of an empty slot 1.0133e-6 in float32, not 1e-6."""
+    used = 1 - (1 - torch.tensor(1e-6))
+    torch.testing.assert_close(dnc_memory.allocation(torch.zeros(1, 2))[0, 1], used, rtol=1e-5, atol=0)
+
+
+def test_allocation_has_its_gradient_where_rounding_left_a_usage_above_one():
+    usage = torch.tensor([[0.25, 1 + 1e-7, 0.5]], dtype=torch.float64, requires_grad=True)
+    ours, theirs = (
+        torch.autograd.grad(f(usage).sum(), usage) for f in (dnc_memory.allocation, sorted_allocation)
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_content_weights_by_hand():
     memory = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
     weights = dnc_memory.content_weights(memory, torch.tensor([[[3.0, 0.0]]]), torch.tensor([[2.0]]))
