@@ -288,7 +288,7 @@ class MiniPacman:
     def _move_pacman(self, s: MiniPacmanState, actions: Tensor, clear_u: Tensor, reward: Tensor):
         """Walk, eat what lies there; the last food or pill of a level brings the next level at once."""
         mode = self.mode
-        pacman = look_up(self._next, s.pacman * self.num_actions + actions)  # [B]
+        pacman = look_up(self._next, actions * N + s.pacman)  # [B]
         here = pacman[:, None]
         ate = s.food.gather(1, here).squeeze(1).bool()
         food = s.food.scatter(1, here, 0)

@@ -55,7 +55,7 @@ def tables() -> dict[str, Tensor]:
         walls=walls.to(torch.uint8),
         is_free=(~walls).to(torch.uint8),
         free=free,
-        next=step_to.flatten(),
+        next=step_to.T.flatten(),  # by [action, cell]: an action too many reads beyond the end, an error
         ghost_next=ghost_next.flatten(),
         far=far.flatten(),
         far_count=allowed.sum(1),

@@ -90,7 +90,7 @@ def test_mini_pacman_a_random_player_scores_as_known(dynamics, expected):
 def test_mini_pacman_a_script_that_goes_for_the_nearest_food_clears_three_levels():
     """With full sight, and keeping two steps from ghosts; such scripts are known to score about 470."""
     env = MiniPacman()
-    step_to = env._next.view(N, 5)
+    step_to = env._next.view(5, N).T
     distance = torch.full((N, N), 999.0).fill_diagonal_(0)
     for _ in range(60):  # one more step at a time
         distance = torch.minimum(distance, distance[step_to].amin(1) + 1)

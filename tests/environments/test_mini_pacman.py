@@ -28,7 +28,7 @@ def mixed_state(env, batch, generator):
     alive = torch.arange(env.max_ghosts) < 1 + (level[:, None] - 1) // 2
     alive &= ~some(0.3) | (torch.arange(env.max_ghosts) == 0)  # a single one left
     pacman = free[integers(138, batch)]
-    beside = env._next.view(N, 5)[pacman].gather(1, integers(5, batch, env.max_ghosts))  # next to him
+    beside = env._next.view(5, N).T[pacman].gather(1, integers(5, batch, env.max_ghosts))  # next to him
     anywhere = free[integers(138, batch, env.max_ghosts)]
     one = torch.zeros(batch, N, dtype=torch.uint8).scatter(1, beside[:, :1], 1)
     last_pill = torch.stack((beside[:, 1], torch.full((batch,), GONE)), 1)
@@ -356,3 +356,12 @@ def test_errors_name_the_value():
             env.step(state, actions, generator)
     with pytest.raises(ValueError, match="batch_size is 0"):
         env.reset(0, generator)
+
+
+@pytest.mark.parametrize("action", [5, 9, -1])
+def test_a_bad_action_meets_the_end_of_the_table_where_values_are_not_read(action):
+    """`step` reads actions on the CPU only; on a GPU the lookup's own check is all there is (here too)."""
+    env = MiniPacman()
+    state = place(env, (7, 3))
+    with pytest.raises(IndexError):
+        env.step_given(state, torch.tensor([action]), torch.full((1, env.uniforms_per_step), 0.5))
