@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from relational_rnn.cores import sonnet_variables
-from relational_rnn.cores.base import RecurrentCore
+from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
@@ -21,17 +23,20 @@ from relational_rnn.cores.sonnet_variables import Variables
 
 
 @torch.no_grad()
-def load_sonnet(core: RecurrentCore, variables: Mapping[str, object]) -> None:
+def load_sonnet(core: RecurrentCore, variables: Mapping[str, object], scope: str | None = None) -> None:
     """Fill a core from the original implementation's variables, by name.
 
     `variables` maps names such as "linear_1/w" or "relational_memory/linear_1/w:0" to arrays. A scope that
-    all of them share is dropped. Raises ValueError, before anything is changed, that names every variable
-    that is missing, unused or of the wrong shape.
+    all of them share is dropped. Those of a whole model have several: `scope`, say "relational_memory_1",
+    takes what is under it and leaves the others. Raises ValueError, before anything is changed, that names
+    every variable that is missing, unused or of the wrong shape.
     """
     given = {re.sub(r":0$", "", name): value for name, value in variables.items()}
+    if scope is not None:
+        given = _under(scope, given)
     wanted = _wanted(core, given)
     given = _without_scope(given, wanted)
-    arrays = {name: torch.as_tensor(value) for name, value in given.items()}
+    arrays = {name: _real(name, value) for name, value in given.items()}
     problems = [f"missing {name}" for name in wanted if name not in arrays]
     problems += [f"unused {name}" for name in arrays if name not in wanted]
     problems += [
@@ -59,6 +64,26 @@ def _wanted(core: RecurrentCore, names: Mapping[str, object]) -> Variables:
         return sonnet_variables.conv_lstm_variables(core)
     allowed = "RelationalMemory, LSTM, DeepLSTM, DNC, ConvLSTM"
     raise ValueError(f"no weights of {type(core).__name__} can be loaded; allowed: {allowed}")
+
+
+def _under(scope: str, variables: dict) -> dict:
+    prefix = scope.rstrip("/") + "/"
+    found = {name.removeprefix(prefix): value for name, value in variables.items() if name.startswith(prefix)}
+    scopes = sorted({name.partition("/")[0] for name in variables})
+    require(bool(found), "scope", scope, f"one with variables under it; they begin with {', '.join(scopes)}")
+    return found
+
+
+def _real(name: str, value: object) -> Tensor:
+    """As a tensor; an array may be read-only, of any strides and byte order."""
+    if not isinstance(value, Tensor):
+        array = np.array(value)
+        if array.dtype.kind not in "fiu":
+            raise ValueError(f"{name} has values of type {array.dtype}; allowed: real numbers")
+        value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
+    if value.is_complex():
+        raise ValueError(f"{name} has dtype {value.dtype}; allowed: real numbers")
+    return value
 
 
 def _without_scope(variables: dict, wanted: Variables) -> dict:

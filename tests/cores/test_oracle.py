@@ -172,6 +172,17 @@ class TestLoadSonnetRefuses:
             load_sonnet(core, given)
         assert all(torch.equal(before[k], v) for k, v in core.state_dict().items())
 
+    @pytest.mark.parametrize("kind", ["<U1", "complex64", "bool"])
+    def test_what_is_no_real_number(self, kind):
+        given = self.variables() | {"linear/b": np.ones(12).astype(kind)}
+        with pytest.raises(ValueError, match=r"linear/b has values of type .*; allowed: real numbers"):
+            load_sonnet(self.core(), given)
+
+    def test_a_scope_with_nothing_under_it(self):
+        given = {f"core/{name}": value for name, value in self.variables().items()}
+        with pytest.raises(ValueError, match=r"scope='cor' is not allowed; .* begin with core"):
+            load_sonnet(self.core(), given, scope="cor")
+
     def test_a_core_it_does_not_know(self):
         with pytest.raises(ValueError, match="Linear"):
             load_sonnet(nn.Linear(2, 2), {})
@@ -183,6 +194,32 @@ def test_a_shared_scope_and_tensorflows_suffix_are_dropped():
     load_sonnet(plain, variables(record))
     load_sonnet(scoped, {f"a/relational_memory/{k}:0": v.numpy() for k, v in variables(record).items()})
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), scoped.parameters(), strict=True))
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_may_be_read_only_backwards_or_of_another_byte_order():
+    record = variables(load("rmc_s4_h2_b1_unit"))
+    plain = RelationalMemory(7, 4, 6, 2)
+    load_sonnet(plain, record)
+    read_only = {name: value.numpy().copy() for name, value in record.items()}
+    for array in read_only.values():
+        array.flags.writeable = False
+    backwards = {name: value.numpy()[::-1].copy()[::-1] for name, value in record.items()}
+    swapped = {name: value.numpy().astype(">f8") for name, value in record.items()}
+    for arrays in (read_only, backwards, swapped):
+        core = RelationalMemory(7, 4, 6, 2)
+        load_sonnet(core, arrays)
+        assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), core.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("scope", ["relational_memory", "relational_memory/"])
+def test_a_core_out_of_a_whole_models_variables(scope):
+    """Its MLP and that of the model have the same name, but for the scope."""
+    record = load("seq_nth_rmc")
+    alone, picked = RelationalMemory(40, 4, 6, 2), RelationalMemory(40, 4, 6, 2)
+    load_sonnet(alone, variables(record, "var/relational_memory/"))
+    load_sonnet(picked, {f"{name}:0": value for name, value in variables(record).items()}, scope)
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), picked.parameters(), strict=True))
 
 
 def test_initialisation_has_the_distribution_of_sonnets():
