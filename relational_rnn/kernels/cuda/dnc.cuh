@@ -35,7 +35,7 @@ __device__ __forceinline__ float softplus(float x) { return x > 20.f ? x : log1p
 // What both directions have in shared memory. Vectors over slots are [N], one after the other.
 struct Step {
   float* next;  // the first place that is still free
-  float *raw, *read_weights, *usage, *used, *logs, *products, *allocated, *content, *write_weights, *precedence;
+  float *raw, *read_weights, *usage, *unused, *logs, *products, *allocated, *content, *write_weights, *precedence;
   float *word_norms, *write_cosines, *new_norms, *read_cosines, *read_content, *key_norms;
   float *free_gate, *mode, *erase, *numbers;  // numbers: allocation gate, write gate, write strength, read strengths
   float* memory;                              // [N, W], of before
@@ -46,7 +46,7 @@ struct Step {
     return p;
   }
   __device__ __forceinline__ Step() : next((float*)shared_memory()) {
-    raw = take(RAW), read_weights = take(R * N), usage = take(N), used = take(N), logs = take(N);
+    raw = take(RAW), read_weights = take(R * N), usage = take(N), unused = take(N), logs = take(N);
     products = take(N), allocated = take(N);
     content = take(N), write_weights = take(N), precedence = take(N), word_norms = take(N), write_cosines = take(N);
     new_norms = take(N), read_cosines = take(R * N), read_content = take(R * N), key_norms = take(1 + R);
@@ -82,7 +82,7 @@ struct Step {
     __syncthreads();
     for (int i = thread; i < N; i += THREADS) {
       usage[i] = (old_usage[i] + (1.f - old_usage[i]) * old_writes[i]) * retained(i, -1);
-      used[i] = EPSILON + (1.f - EPSILON) * fminf(fmaxf(usage[i], 0.f), 1.f), logs[i] = logf(used[i]);
+      unused[i] = 1.f - (EPSILON + (1.f - EPSILON) * fmaxf(usage[i], 0.f)), logs[i] = logf(used(i));
     }
     for (int i = warp; i < N; i += WARPS) {  // each word against the key of the write
       float squares = 0.f, dot = 0.f;
@@ -98,7 +98,7 @@ struct Step {
     for (int i = thread - 32; i >= 0 && i < N; i += THREADS - 32) {
       float sum = 0.f;
       for (int j = 0; j < N; j++) sum += before(i, j) ? logs[j] : 0.f;
-      products[i] = expf(sum), allocated[i] = (1.f - used[i]) * products[i];
+      products[i] = expf(sum), allocated[i] = unused[i] * products[i];
     }
     __syncthreads();
     for (int i = thread; i < N; i += THREADS)
@@ -107,9 +107,9 @@ struct Step {
   }
   // whether slot j is freer than slot i
   __device__ __forceinline__ bool before(int i, int j) const {
-    const float mine = 1.f - used[i], other = 1.f - used[j];
-    return other > mine || (other == mine && j < i);
+    return unused[j] > unused[i] || (unused[j] == unused[i] && j < i);
   }
+  __device__ __forceinline__ float used(int i) const { return 1.f - unused[i]; }  // rounded as the original does
   // what the reads leave of a slot's usage, one of them left out
   __device__ __forceinline__ float retained(int i, int without) const {
     float x = 1.f;

@@ -209,10 +209,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
   float* const d_retained = row_sums;
   for (int j = thread - 32; j >= 0 && j < N; j += THREADS - 32) {
     const long at = (long)b * N + j;
-    const float slope = s.usage[j] >= 0.f && s.usage[j] <= 1.f ? 1.f - EPSILON : 0.f;
+    const float slope = s.usage[j] >= 0.f ? 1.f - EPSILON : 0.f;
     float d = 0.f;
     for (int i = 0; i < N; i++) d += s.before(i, j) ? d_logs[i] : 0.f;
-    d = g_usage[at] + slope * (d / s.used[j] - d_writes[j] * write * allocation * s.products[j]);
+    d = g_usage[at] + slope * (d / s.used(j) - d_writes[j] * write * allocation * s.products[j]);
     const float held = old_usage[at] + (1.f - old_usage[at]) * old_writes[at];
     d_usage[at] = d * (1.f - old_writes[at]) * s.retained(j, -1);
     d_retained[j] = d * held;
