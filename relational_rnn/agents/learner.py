@@ -188,7 +188,8 @@ class AgentProblem(Agent):
         self.games, self.seed, self.stagger = games, seed, stagger
         self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
         self.shares = shares = learning.updates_per_unroll
-        require(games % shares == 0, "games", games, f"a multiple of updates_per_unroll = {shares}")
+        allowed = f"a multiple of updates_per_unroll = {shares} (the games are training.batch_size)"
+        require(games % shares == 0, "games", games, allowed)
         self.frames_per_update = games * learning.unroll / shares
         if shares > 1:
             self.prepare_every = shares

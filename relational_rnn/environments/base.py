@@ -120,6 +120,8 @@ def check_actions(actions: Tensor, batch_size: int, num_actions: int, device: to
     Reading values on a GPU would stall it, so there a bad action meets the device-side assertion of the
     table lookup instead.
     """
+    if not isinstance(actions, Tensor):
+        raise ValueError(f"actions are a {type(actions).__name__}; allowed: a tensor, one number per game")
     if actions.shape != (batch_size,):
         raise ValueError(f"actions have shape {tuple(actions.shape)}; one per game: ({batch_size},)")
     if actions.dtype not in (torch.int64, torch.int32):
@@ -134,7 +136,9 @@ def check_actions(actions: Tensor, batch_size: int, num_actions: int, device: to
 
 
 def check_batch(batch_size: int, generator: torch.Generator, device: torch.device) -> None:
-    if batch_size < 1:
+    if whole("batch_size", batch_size) < 1:
         raise ValueError(f"batch_size is {batch_size}; at least one game is needed")
+    if not isinstance(generator, torch.Generator):
+        raise ValueError(f"generator is {generator!r}; allowed: a torch.Generator, of which chance comes")
     if generator.device.type != device.type:
         raise ValueError(f"the generator is on {generator.device}, the games on {device}")

@@ -15,6 +15,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import torch
@@ -111,8 +112,8 @@ class BoxWorld:
         max_steps = whole("max_steps", max_steps)
         if max_steps < 1:
             raise ValueError(f"max_steps is {max_steps}; allowed: from 1")
-        if not 0 < refill <= 1:
-            raise ValueError(f"refill is {refill}; allowed: above 0, up to 1")
+        if not isinstance(refill, Real) or not 0 < refill <= 1:
+            raise ValueError(f"refill is {refill!r}; allowed: above 0, up to 1")
         self.view, self.max_steps, self.refill = view, max_steps, refill
         self.device = torch.device(device)
         options = (grid_size, solution_lengths, num_forward, num_backward, branch_length)

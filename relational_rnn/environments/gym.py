@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from relational_rnn.environments.base import Step
+from relational_rnn.environments.base import Step, whole
 from relational_rnn.environments.box_world import BoxWorld
 from relational_rnn.environments.mini_pacman import MiniPacman
 
@@ -83,6 +83,7 @@ class GameVectorEnv(VectorEnv):
 
     def __init__(self, game: MiniPacman | BoxWorld, num_envs: int, render_mode: str | None = None):
         _check_render_mode(render_mode)
+        num_envs = whole("num_envs", num_envs)
         if num_envs < 1:
             raise ValueError(f"num_envs is {num_envs}; at least one game is needed")
         self.game, self.num_envs, self.render_mode = game, num_envs, render_mode

@@ -119,9 +119,8 @@ def test_several_updates_of_one_unroll():
         assert torch.equal(piece.inputs.image, whole.inputs.image[:, games])
         assert torch.equal(piece.start[1], whole.start[1][games])
         assert records[part]["return_sum"] == (whole.episode_returns * whole.done)[:, games].sum().item()
-    with pytest.raises(
-        ValueError, match="games=8 is not allowed; allowed: a multiple of updates_per_unroll = 3"
-    ):
+    words = r"games=8 is not allowed; allowed: a multiple of updates_per_unroll = 3 \(the games are train"
+    with pytest.raises(ValueError, match=words):
         recall("lstm", games=8, updates_per_unroll=3)
 
 

@@ -201,6 +201,7 @@ def test_errors_name_the_value():
         (dict(branch_length=0), "branch_length is 0"),
         (dict(max_steps=0), "max_steps is 0"),
         (dict(refill=0), "refill is 0"),
+        (dict(refill="all"), "refill is 'all'; allowed: above 0, up to 1"),
     ]:
         with pytest.raises(ValueError, match=words):
             BoxWorld(**options)
@@ -209,6 +210,17 @@ def test_errors_name_the_value():
     state = env.reset(2, generator)
     with pytest.raises(ValueError, match=r"action 4 is not allowed; actions are 0\.\.3"):
         env.step(state, torch.tensor([0, 4]), generator)
+    for actions, given in (([0, 1], "list"), (np.array([0, 1]), "ndarray"), (1, "int")):
+        with pytest.raises(ValueError, match=f"actions are a {given}; allowed: a tensor"):
+            env.step(state, actions, generator)
+    for batch_size, given, words in [
+        (2.5, generator, "batch_size is 2.5; allowed: whole numbers"),
+        ("3", generator, "batch_size is '3'; allowed: whole numbers"),
+        (2, 0, "generator is 0; allowed: a torch.Generator"),
+        (2, None, "generator is None; allowed: a torch.Generator"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            env.reset(batch_size, given)
 
 
 def test_moves_are_those_documented():

@@ -135,6 +135,8 @@ def test_errors_name_the_value():
         games.GameEnv(BoxWorld(), "human")
     with pytest.raises(ValueError, match="num_envs is 0"):
         games.GameVectorEnv(BoxWorld(), 0)
+    with pytest.raises(ValueError, match=r"num_envs is 2\.5; allowed: whole numbers"):
+        games.GameVectorEnv(BoxWorld(), 2.5)
     envs = games.GameVectorEnv(BoxWorld(), 2)
     with pytest.raises(ValueError, match="before reset"):
         envs.step([0, 0])
