@@ -134,9 +134,11 @@ def test_samples_that_begin_late(core, dtype):
     torch.testing.assert_close(first_tensor(state), torch.cat(own_states))
     ours = torch.autograd.grad(sum(own), parameters)
     alone = torch.autograd.grad(total, parameters)
-    tolerance = {} if dtype == torch.float64 else dict(rtol=0.05, atol=0.05)
     for one, other in zip(ours, alone, strict=True):
-        torch.testing.assert_close(one, other, **tolerance)
+        if dtype == torch.float64:
+            torch.testing.assert_close(one, other)
+        else:  # of 8 bits, which sums over samples in another order round otherwise
+            assert (one - other).double().norm() < 0.05 * other.double().norm()
 
 
 @every_core
