@@ -28,6 +28,15 @@ class DeepLSTM(RecurrentCore):
     Layer d > 0 reads [x, h of layer d - 1]; the output is all layers' h, lowest first, `[B, D * U]`.
     The state is a tuple of D pairs (hidden, cell). Layers run one after the other over the whole sequence,
     which is the same computation and lets cuDNN take each of them in one call.
+
+    Args:
+        input_size: features of one input.
+        hidden_size: U, units of each layer.
+        num_layers: D.
+        forget_bias: a constant added to the forget gates, not trained.
+        skip_connections: False is a plain stack: layer d > 0 reads only the h below it, and the output is
+            the last layer's h, `[B, U]`.
+        concat_outputs: False keeps the input's way to every layer, but the output is the last layer's h.
     """
 
     def __init__(
@@ -37,6 +46,8 @@ class DeepLSTM(RecurrentCore):
         num_layers: int = 2,
         forget_bias: float = 1.0,
         *,
+        skip_connections: bool = True,
+        concat_outputs: bool = True,
         batch_first: bool = False,
         device=None,
         dtype=None,
@@ -44,8 +55,11 @@ class DeepLSTM(RecurrentCore):
         super().__init__(batch_first=batch_first)
         require_sizes(num_layers=num_layers, input_size=input_size, hidden_size=hidden_size)
         self.hidden_size, self.num_layers = hidden_size, num_layers
-        self.input_shape, self.output_shape = (input_size,), (num_layers * hidden_size,)
-        widths = [input_size] + [input_size + hidden_size] * (num_layers - 1)
+        self.skip_connections, self.concat_outputs = skip_connections, skip_connections and concat_outputs
+        outputs = num_layers if self.concat_outputs else 1
+        self.input_shape, self.output_shape = (input_size,), (outputs * hidden_size,)
+        above = hidden_size + (input_size if skip_connections else 0)
+        widths = [input_size] + [above] * (num_layers - 1)
         self.layers = nn.ModuleList(
             LSTM(width, hidden_size, forget_bias, device=device, dtype=dtype) for width in widths
         )
@@ -57,11 +71,10 @@ class DeepLSTM(RecurrentCore):
         self._check_step(x, state)
         hiddens, states = [], []
         for layer, layer_state in zip(self.layers, state, strict=True):
-            layer_input = torch.cat([x, hiddens[-1]], dim=-1) if hiddens else x  # [B, I] or [B, I + U]
-            hidden, cell = lstm_step(layer, layer_input, layer_state)
+            hidden, cell = lstm_step(layer, self._layer_input(x, hiddens), layer_state)
             hiddens.append(hidden)
             states.append((hidden, cell))
-        return torch.cat(hiddens, dim=-1), tuple(states)
+        return self._output(hiddens), tuple(states)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if resets is not None and x.is_cuda:
@@ -74,11 +87,22 @@ class DeepLSTM(RecurrentCore):
     def _by_layer(self, x: Tensor, run):
         outputs, states = [], []
         for d in range(self.num_layers):
-            layer_input = torch.cat([x, outputs[-1]], dim=-1) if outputs else x  # [T, B, I] or [T, B, I + U]
-            output, layer_state = run(d, layer_input)
+            output, layer_state = run(d, self._layer_input(x, outputs))
             outputs.append(output)
             states.append(layer_state)
-        return torch.cat(outputs, dim=-1), tuple(states)
+        return self._output(outputs), tuple(states)
+
+    def _layer_input(self, x: Tensor, below: list[Tensor]) -> Tensor:
+        """What the layer above `below`, [..., U] each, reads: [..., I], then [..., I + U] or [..., U]."""
+        if not below:
+            return x
+        return torch.cat([x, below[-1]], dim=-1) if self.skip_connections else below[-1]
+
+    def _output(self, hiddens: list[Tensor]) -> Tensor:
+        return torch.cat(hiddens, dim=-1) if self.concat_outputs else hiddens[-1]
 
     def extra_repr(self) -> str:
-        return f"input_size={self.input_size}, hidden_size={self.hidden_size}, num_layers={self.num_layers}"
+        return (
+            f"input_size={self.input_size}, hidden_size={self.hidden_size}, num_layers={self.num_layers}, "
+            f"skip_connections={self.skip_connections}, concat_outputs={self.concat_outputs}"
+        )

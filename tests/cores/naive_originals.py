@@ -87,13 +87,14 @@ def lstm_step(v, x, state, forget_bias=1.0, scope=""):
     return hidden, (hidden, cell)
 
 
-def deep_lstm_step(v, x, state, scopes, forget_bias=1.0):
-    outputs, states = [], []
-    for scope, layer_state in zip(scopes, state, strict=True):
-        hidden, layer_state = lstm_step(v, torch.cat([x, *outputs[-1:]], -1), layer_state, forget_bias, scope)
-        outputs.append(hidden)
+def deep_lstm_step(v, x, state, scopes, forget_bias=1.0, skip=True, concat=True):
+    current, outputs, states = x, [], []
+    for i, (scope, layer_state) in enumerate(zip(scopes, state, strict=True)):
+        current = torch.cat([x, current], -1) if skip and i else current
+        current, layer_state = lstm_step(v, current, layer_state, forget_bias, scope)
+        outputs.append(current)
         states.append(layer_state)
-    return torch.cat(outputs, -1), tuple(states)
+    return torch.cat(outputs, -1) if skip and concat else current, tuple(states)
 
 
 def conv_lstm_shapes(inputs, outputs, kernel, bias):

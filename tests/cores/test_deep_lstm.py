@@ -51,11 +51,27 @@ def test_features_added_for_a_gpu_change_nothing(late, monkeypatch):
     assert max(widths) > 0
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.integers(0, 100))
-def test_contract(layers, time, batch, seed):
+def test_without_skip_connections_it_is_torchs_stack():
+    torch.manual_seed(0)
+    core, stack = DeepLSTM(3, 4, 3, skip_connections=False), torch.nn.LSTM(3, 4, 3)
+    weights = {f"{name[:-1]}{d}": p for d in range(3) for name, p in core.layers[d].lstm.named_parameters()}
+    stack.load_state_dict(weights)
+    x = torch.randn(5, 2, 3)
+    output, state = core(x)
+    wanted, (hidden, cell) = stack(x)
+    torch.testing.assert_close(output, wanted)
+    torch.testing.assert_close(torch.stack([h for h, _ in state]), hidden)
+    torch.testing.assert_close(torch.stack([c for _, c in state]), cell)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.integers(1, 3), st.booleans(), st.booleans(), st.integers(1, 6), st.integers(1, 3), st.integers(0, 100)
+)
+def test_contract(layers, skip, concat, time, batch, seed):
     torch.manual_seed(seed)
-    check_contract(DeepLSTM(3, 4, layers, dtype=torch.float64), time, batch, seed)
+    core = DeepLSTM(3, 4, layers, skip_connections=skip, concat_outputs=concat, dtype=torch.float64)
+    check_contract(core, time, batch, seed)
 
 
 def test_packed():

@@ -131,14 +131,21 @@ def test_lstm(inputs, units, time, batch, forget_bias):
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("scope", ["lstm_{}/", "a/deep_rnn/lstm_{}/"])
-def test_deep_lstm(layers, scope):
+@pytest.mark.parametrize(("skip", "concat"), [(True, True), (True, False), (False, True)])
+def test_deep_lstm(layers, scope, skip, concat):
     scopes = [scope.format(i) for i in range(layers)]
-    shapes = {}
-    for i, name in enumerate(scopes):
-        shapes |= naive.lstm_shapes(4 + (6 if i else 0), 6, name)
+    shapes = naive.lstm_shapes(4, 6, scopes[0])
+    for name in scopes[1:]:
+        shapes |= naive.lstm_shapes(4 * skip + 6, 6, name)
     state = tuple(tuple(leaf(torch.randn(2, 6).double()) for _ in range(2)) for _ in range(layers))
-    core = DeepLSTM(4, 6, layers, 0.5, dtype=torch.float64)
-    compare(core, lambda v, x, s: naive.deep_lstm_step(v, x, s, scopes, 0.5), shapes, batch=2, state=state)
+    options = dict(skip_connections=skip, concat_outputs=concat, dtype=torch.float64)
+    compare(
+        DeepLSTM(4, 6, layers, 0.5, **options),
+        lambda v, x, s: naive.deep_lstm_step(v, x, s, scopes, 0.5, skip, concat),
+        shapes,
+        batch=2,
+        state=state,
+    )
 
 
 @pytest.mark.parametrize("bias", [True, False])
