@@ -112,5 +112,6 @@ def nth_position(
     if present is not None:  # absent ones rank last
         distances = distances.masked_fill(~present, -1.0 if farthest else float("inf"))
     # Floats of 0 or more sort like their bits (and -1.0 comes first); integers sort faster on a CPU.
-    order = distances.view(torch.int32).argsort(-1, descending=farthest)
+    bits = torch.int64 if distances.dtype == torch.float64 else torch.int32
+    order = distances.view(bits).argsort(-1, descending=farthest)
     return order.gather(1, n[:, None]).squeeze(1)

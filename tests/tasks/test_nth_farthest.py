@@ -27,16 +27,18 @@ def decode(task: NthFarthest, inputs):
     ("convention", "by_n"),
     [("farthest", [2, 0, 3, 1]), ("nearest", [1, 3, 0, 2])],
 )
-def test_label_rule_by_hand(convention, by_n):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_label_rule_by_hand(convention, by_n, dtype):
     # From the vector at step 1, (0, 0): distances 2, 0, 5 (a 3-4-5 triangle) and sqrt(2).
-    x = torch.tensor([[[2.0, 0.0], [0.0, 0.0], [3.0, 4.0], [1.0, -1.0]]])
+    x = torch.tensor([[[2.0, 0.0], [0.0, 0.0], [3.0, 4.0], [1.0, -1.0]]], dtype=dtype)
     for n, wanted in enumerate(by_n):
         position = nth_position(x, x[:, 1:2], torch.tensor([n]), None, convention)
         assert position.tolist() == [wanted]
 
 
-def test_absent_vectors_are_never_the_answer():
-    x = torch.tensor([[[0.0], [0.5], [0.4]]])  # step 0 is absent, though its zeros are far from 0.5
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_absent_vectors_are_never_the_answer(dtype):
+    x = torch.tensor([[[0.0], [0.5], [0.4]]], dtype=dtype)  # step 0 is absent, though its zeros are far from 0.5
     present = torch.tensor([False, True, True])
     for convention, by_n in (("farthest", [2, 1]), ("nearest", [1, 2])):
         got = [nth_position(x, x[:, 1:2], torch.tensor([n]), present, convention).item() for n in (0, 1)]
