@@ -38,7 +38,8 @@ def test_label_rule_by_hand(convention, by_n, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_absent_vectors_are_never_the_answer(dtype):
-    x = torch.tensor([[[0.0], [0.5], [0.4]]], dtype=dtype)  # step 0 is absent, though its zeros are far from 0.5
+    # Step 0 is absent, though its zeros are far from 0.5.
+    x = torch.tensor([[[0.0], [0.5], [0.4]]], dtype=dtype)
     present = torch.tensor([False, True, True])
     for convention, by_n in (("farthest", [2, 1]), ("nearest", [1, 2])):
         got = [nth_position(x, x[:, 1:2], torch.tensor([n]), present, convention).item() for n in (0, 1)]
