@@ -12,22 +12,13 @@ from hypothesis import strategies as st
 from relational_rnn.tasks.learning_to_execute import Batch, LearningToExecute, accuracy, loss, solved
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_text import MEMORISATION, PAD, START, TASKS, TOKENS, answer, decode, encode
+from tests.tasks.lte_samples import chi_square_p, draw, recorded
 
 DATA = Path(__file__).parent.parent / "data"
 
 
-def draw(task, samples, seed=0, curriculum=None):
-    return task.batch(samples, generator=torch.Generator().manual_seed(seed), curriculum=curriculum)
-
-
 def mix(task):
     return Curriculum(task.length, task.nest)
-
-
-def recorded(task):
-    nest = 1 if task in MEMORISATION else 2
-    lines = (DATA / f"lte_{task}_nest{nest}_len5.tsv").read_text().splitlines()
-    return [tuple(line.split("\t")) for line in lines]
 
 
 # ------------------------------------------------------------------ vocabulary and checker
@@ -158,62 +149,6 @@ def test_any_size(name, length, nest, seed):
 
 def test_nest_4_length_8_is_exact():
     check_samples(LearningToExecute("program", 8, 4), 2_000, seed=5)
-
-
-def chi_square_p(first: Counter, second: Counter) -> float:
-    """Probability that two samples of one distribution differ this much; rare kinds are put together."""
-    totals = {kind: first[kind] + second[kind] for kind in first | second}
-    n, m = first.total(), second.total()
-    rare = {kind for kind, total in totals.items() if total * min(n, m) / (n + m) < 5}
-
-    def merge(counts):
-        merged = Counter({kind: count for kind, count in counts.items() if kind not in rare})
-        merged["rare"] += sum(counts[kind] for kind in rare)
-        return merged
-
-    first, second = merge(first), merge(second)
-    kinds = [kind for kind in first | second if first[kind] + second[kind]]
-    statistic = 0.0
-    for kind in kinds:
-        both = first[kind] + second[kind]
-        for counts, size in ((first, n), (second, m)):
-            expected = both * size / (n + m)
-            statistic += (counts[kind] - expected) ** 2 / expected
-    freedom = len(kinds) - 1
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(*half)) if freedom else 1.0
-
-
-def test_chi_square_by_hand():
-    """Heads 60 : 40 and 40 : 60: the statistic is 8 with one degree of freedom, p = 0.00468."""
-    first, second = Counter(h=60, t=40), Counter(h=40, t=60)
-    assert chi_square_p(first, second) == pytest.approx(0.0046777, rel=1e-4)
-    assert chi_square_p(first, first) == 1.0
-
-
-def features(program: str, value: str) -> dict:
-    """What is compared between the generators."""
-    operations = tuple(re.findall(r"\+(?!=)|-|\*|<|>|for", program))
-    return {
-        "operations": operations,
-        "program length": len(program),
-        "value length": len(value),
-        "loop counts": tuple(re.findall(r"\[(\d)\]", program)),
-        "first digit": re.search(r"\d", program).group(),
-        "last digit": program[-1],
-        "value's first digit": value[0],
-        "value's last digit": value[-1],
-    }
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_distributions_are_sonnets(name):
-    batch = draw(LearningToExecute(name), 20_000, seed=6)
-    ours = [features(*pair) for pair in zip(decode(batch.inputs), decode(batch.targets), strict=True)]
-    theirs = [features(*pair) for pair in recorded(name)]
-    for feature in ours[0]:
-        p = chi_square_p(*(Counter(sample[feature] for sample in samples) for samples in (ours, theirs)))
-        assert p > 0.001, f"{feature}: p = {p}"
 
 
 def test_mix_is_uniform():
