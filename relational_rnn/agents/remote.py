@@ -11,9 +11,12 @@ Shapes: T steps of an unroll, B games of an update, A actions.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +30,7 @@ from relational_rnn.agents.network import AgentNetwork
 from relational_rnn.agents.rollout import Unroll
 from relational_rnn.cores.base import require
 from relational_rnn.training.loop import CannotGoOn
+from relational_rnn.training.stopping import StopRequest
 
 MakePlayer = Callable[[torch.device], tuple[Any, AgentNetwork]]
 """The games and a network, on a device. It travels to the actors, so it must be picklable."""
@@ -269,6 +273,19 @@ class Fleet:
         self.actors, self.pending, self.ready = [], {}, set()
 
 
+@contextlib.contextmanager
+def signals_kept() -> Iterator[None]:
+    """Who handles a signal before handles it after: Ray takes SIGTERM for a crash, and a run that is asked to
+    stop would end without its checkpoint. Python lets only the main thread say so."""
+    kept = {number: signal.getsignal(number) for number in StopRequest.signals}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            if callable(handler) and threading.current_thread() is threading.main_thread():
+                signal.signal(number, handler)
+
+
 def connect(remote: Remote, actors: int) -> bool:
     """Join the cluster at the address, or start one on this machine. False: this program had before."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # tell nobody
@@ -284,7 +301,8 @@ def connect(remote: Remote, actors: int) -> bool:
     if remote.address == "local":
         options |= dict(include_dashboard=False, num_cpus=max(actors, os.cpu_count() or 1))
     try:
-        ray.init(**options)
+        with signals_kept():
+            ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise CannotGoOn(f"no Ray cluster at address={remote.address!r}: {error}") from error
     if remote.address == "local" and not ray.util.get_node_ip_address().startswith("127."):

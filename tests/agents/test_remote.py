@@ -208,6 +208,25 @@ def test_a_killed_learner_goes_on(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["step"] == 200
 
 
+STOPPED = """
+import os, signal, time
+from relational_rnn.agents.remote import Remote, connect
+from relational_rnn.training.stopping import StopRequest
+with StopRequest() as stop:
+    connect(Remote(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.1)
+    print("asked to stop:", stop())
+"""
+
+
+def test_sigterm_asks_a_learner_to_stop():
+    """Ray's own handler would end it as if it had crashed, without a last checkpoint."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", STOPPED], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "asked to stop: True\n"), done.stderr
+
+
 # ------------------------------------------------------------------ settings
 
 
