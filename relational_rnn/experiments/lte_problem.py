@@ -18,12 +18,14 @@ EVAL_BATCH = 1600  # divides the paper's 12,800
 
 
 class LearningToExecuteProblem(Problem):
-    """Batches of the curriculum's difficulties, cross entropy of the answer's characters."""
+    """Batches of the curriculum's difficulties, cross entropy of the answer's characters. Scores are of
+    `task`; `training_task` has the same steps, and may have more operations."""
 
     def __init__(
         self,
         model: Seq2Seq,
         task: lte.LearningToExecute,
+        training_task: lte.LearningToExecute,
         curriculum: Curriculum,
         *,
         device: torch.device,
@@ -33,7 +35,8 @@ class LearningToExecuteProblem(Problem):
         eval_samples: int = 12_800,
         seed: int = 0,
     ):
-        self.model, self.task, self.curriculum, self.device = model.to(device), task, curriculum, device
+        self.model, self.curriculum, self.device = model.to(device), curriculum, device
+        self.task, self.training_task = task, training_task
         self.batch_size, self.eval_samples = batch_size, eval_samples
         self.feedback, self.feedback_steps = feedback, feedback_steps
         self.generators = {"data": torch.Generator(device).manual_seed(seed)}
@@ -41,7 +44,7 @@ class LearningToExecuteProblem(Problem):
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
         generator = self.generators["data"]
-        batch = self.task.batch(self.batch_size, generator=generator, curriculum=self.curriculum)
+        batch = self.training_task.batch(self.batch_size, generator=generator, curriculum=self.curriculum)
         feeding = {}
         if self.model.regime != "non-auto-regressive":
             feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)

@@ -131,6 +131,8 @@ class Difficulty:
     """mastery: move on when this share of an interval's characters is right."""
     patience: int = field(default=0, metadata=ADDED)
     """mastery: move on after so many logging intervals whatever the share; 0: never."""
+    also: tuple[lte.OperationName, ...] = field(default=(), metadata=ADDED)
+    """Operations to train on beside the task's own; the evaluation has the task's only."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Config:
     """Fresh samples of maximum difficulty behind each eval_accuracy."""
 
     def __post_init__(self):
-        _ = self.samples  # checks task, length and nest
+        _ = self.training_samples  # checks task, length, nest and also
         require(self.eval_samples >= 1, "eval_samples", self.eval_samples, "1 or more")
         model = self.model
         require(0 <= model.feedback <= 1, "feedback", model.feedback, "0 to 1")
@@ -165,6 +167,10 @@ class Config:
     @property
     def samples(self) -> lte.LearningToExecute:
         return lte.LearningToExecute(self.task, self.length, self.nest)
+
+    @property
+    def training_samples(self) -> lte.LearningToExecute:
+        return replace(self.samples, also=self.curriculum.also)
 
 
 def build_core(config: Config, device: torch.device) -> RecurrentCore:
@@ -209,6 +215,7 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
             core_autocast=config.core == "rmc",  # bf16 would round an LSTM's cell at every step
         ),
         task,
+        config.training_samples,
         Curriculum(
             task.length,
             task.nest,

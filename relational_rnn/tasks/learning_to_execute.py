@@ -30,11 +30,19 @@ from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_text import IDS, MEMORISATION, PAD, START, TASKS, VOCABULARY, ZERO
 
 TaskName = Literal["addition", "control", "program", "copy", "reverse", "double"]
+OperationName = Literal["sums", "differences", "products", "comparisons", "loops"]
 
 # An operation is one of OPERATIONS by number, 0 where a program is less deep than the deepest. Operations are
 # drawn with equal chances, the two comparisons sharing one, hence each of the others twice.
 OPERATIONS = ("", "+", "-", "*", ">", "<", "for")
-CHOICES = {"addition": (1,), "control": (4, 5, 6, 6), "program": (1, 1, 2, 2, 3, 3, 4, 5, 6, 6)}
+BY_NAME: dict[OperationName, tuple[int, int]] = {
+    "sums": (1, 1),
+    "differences": (2, 2),
+    "products": (3, 3),
+    "comparisons": (4, 5),
+    "loops": (6, 6),
+}
+OPERATIONS_OF = {"addition": ("sums",), "control": ("comparisons", "loops"), "program": tuple(BY_NAME)}
 MAX_LENGTH, MAX_NEST = 8, 4  # of programs: products must fit 63 bits; templates grow as 6^nest
 
 
@@ -67,6 +75,8 @@ class LearningToExecute:
     """Digits of the longest literal."""
     nest: int | None = None
     """Deepest nesting of a program: 2 unless given. Memorisation has only 1."""
+    also: tuple[OperationName, ...] = ()
+    """More operations than the task's own, as likely as those: to practise, not to be scored."""
 
     def __post_init__(self):
         require(self.task in TASKS, "task", self.task, ", ".join(TASKS))
@@ -76,10 +86,19 @@ class LearningToExecute:
         if self.memorisation:
             valid = _whole(self.nest) and self.nest == 1
             require(valid, "nest", self.nest, f"1, for {self.task} has no programs to nest")
+            require(not self.also, "also", self.also, f"none, for {self.task} has no operations")
         else:
             require(self.length <= MAX_LENGTH, "length", self.length, f"1 to {MAX_LENGTH} for programs")
             valid = _whole(self.nest) and 1 <= self.nest <= MAX_NEST
             require(valid, "nest", self.nest, f"1 to {MAX_NEST}")
+            for name in self.also:
+                others = [other for other in BY_NAME if other not in OPERATIONS_OF[self.task]]
+                require(name in others, "also", name, ", ".join(others) or f"none, {self.task} has them all")
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Operations by number, to draw from with equal chances."""
+        return sum((BY_NAME[name] for name in dict.fromkeys((*OPERATIONS_OF[self.task], *self.also))), ())
 
     @property
     def memorisation(self) -> bool:
@@ -167,7 +186,7 @@ class Templates(NamedTuple):
 def _templates(task: LearningToExecute, device: torch.device) -> Templates:
     L, N, S, base = task.length, task.nest, task.input_steps, len(OPERATIONS)
     fixed, source, lengths = [[PAD] * S] * (L * base**N), [[0] * S] * (L * base**N), [0] * (L * base**N)
-    used = sorted(set(CHOICES[task.task]))
+    used = sorted(set(task.choices))
     for length, nest in product(range(1, L + 1), range(1, N + 1)):
         for operations in product(used, repeat=nest):
             row = length - 1
@@ -183,7 +202,7 @@ def _templates(task: LearningToExecute, device: torch.device) -> Templates:
         torch.tensor(source),
         torch.tensor(lengths),
     )
-    choices = torch.tensor(CHOICES[task.task])
+    choices = torch.tensor(task.choices)
     powers = torch.tensor([[10 ** (n - 1 - i) if i < n else 0 for i in range(L)] for n in range(1, L + 1)])
     tens = torch.tensor([10**i for i in range(L + 2)])
     return Templates(*(t.to(device) for t in (fixed, source, lengths, choices, powers, tens)))
