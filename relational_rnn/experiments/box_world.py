@@ -84,7 +84,10 @@ def make_problem(config: Config, device: torch.device) -> Agent:
     task = config.task
     # With the gem come the locks before it, at least as many as the shortest way has. The gem's reward alone
     # would not do: ten locks are worth as much.
-    solved_at = GEM_REWARD + min(task.solution_lengths, default=0)  # none at all: the game says so
+    shortest, longest = (f(task.solution_lengths, default=0) for f in (min, max))  # none: the game says so
+    solved_at = GEM_REWARD + shortest
+    allowed = "lengths at most 9 apart: the locks of a longer level are worth as much as a short one solved"
+    require(longest < solved_at, "solution_lengths", task.solution_lengths, allowed)
     options = dict(solved_at=solved_at, stagger=task.max_steps)
     if task.curriculum:
         require(config.actors == "local", "actors", config.actors, "local with a curriculum")

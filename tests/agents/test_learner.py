@@ -1,6 +1,7 @@
 """The loss, that it learns what only a memory can, and that a stopped run goes on bit for bit."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -209,6 +210,12 @@ def test_a_level_is_solved_by_its_gem_alone():
         task = replace(box_world.smoke().task, grid_size=16, solution_lengths=lengths)
         solved_at = box_world.make_problem(replace(box_world.smoke(), task=task), CPU).solved_at
         assert max(lengths) < solved_at <= min(lengths) + 10
+    # The locks of 11 boxes are worth 11, as much as a level of one box that is solved.
+    for lengths, fine in (((1, 10), True), ((1, 11), False)):
+        task = replace(box_world.smoke().task, solution_lengths=lengths, num_forward=(0,), grid_size=16)
+        config = replace(box_world.smoke(), task=task)
+        with nullcontext() if fine else pytest.raises(ValueError, match=r"solution_lengths=\(1, 11\) is not"):
+            box_world.make_problem(config, CPU)
 
 
 def test_every_weight_gets_a_gradient_under_autocast():
