@@ -51,10 +51,10 @@ def scores(
     found = {}
     for name, greedy in (("greedy", True), ("sampled", False)):
         played = play_episodes(env, network, episodes, games=games, greedy=greedy)
-        found[f"{name}_return"] = played.returns.mean().item()
-        found[f"{name}_length"] = played.lengths.float().mean().item()
+        found[f"{name}_return"] = played.returns.double().mean().item()
+        found[f"{name}_length"] = played.lengths.double().mean().item()
         if solved_at is not None:
-            found[f"{name}_solved"] = (played.returns >= solved_at).float().mean().item()
+            found[f"{name}_solved"] = (played.returns >= solved_at).double().mean().item()
     return found
 
 

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from relational_rnn.agents import rollout
-from relational_rnn.agents.evaluation import EVAL_SEED, play_episodes
+from relational_rnn.agents.evaluation import EVAL_SEED, play_episodes, scores
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss
 from relational_rnn.agents.network import NO_ACTION, Inputs
 from relational_rnn.cores.base import map_state
@@ -212,3 +212,15 @@ def test_greedy_and_sampled():
     assert abs(sampled.returns.mean()) < 0.2
     assert (sampled.returns != greedy.returns).float().mean() > 0.3
     assert sampled.lengths.tolist() == [3] * 400
+
+
+def test_scores_are_exact_means():
+    """7 of 10 is 0.7, not the nearest number of 32 bits, 0.699999988079071."""
+    problem = make("pacman")
+    found = scores(problem.env, problem.model, 10, 4, solved_at=2.0)
+    for name, greedy in (("greedy", True), ("sampled", False)):
+        played = play_episodes(problem.env, problem.model, 10, games=4, greedy=greedy)
+        returns, lengths = played.returns.tolist(), played.lengths.tolist()
+        assert found[f"{name}_return"] == sum(returns) / 10
+        assert found[f"{name}_length"] == sum(lengths) / 10
+        assert found[f"{name}_solved"] == sum(r >= 2 for r in returns) / 10
