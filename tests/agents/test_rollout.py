@@ -215,12 +215,12 @@ def test_greedy_and_sampled():
 
 
 def test_scores_are_exact_means():
-    """7 of 10 is 0.7, not the nearest number of 32 bits, 0.699999988079071."""
+    """3 of 10 are 0.3, not the nearest number of 32 bits, 0.30000001192092896. Sevenths are never short."""
     problem = make("pacman")
-    found = scores(problem.env, problem.model, 10, 4, solved_at=2.0)
+    found = scores(problem.env, problem.model, 7, 4, solved_at=2.0)
     for name, greedy in (("greedy", True), ("sampled", False)):
-        played = play_episodes(problem.env, problem.model, 10, games=4, greedy=greedy)
+        played = play_episodes(problem.env, problem.model, 7, games=4, greedy=greedy)
         returns, lengths = played.returns.tolist(), played.lengths.tolist()
-        assert found[f"{name}_return"] == sum(returns) / 10
-        assert found[f"{name}_length"] == sum(lengths) / 10
-        assert found[f"{name}_solved"] == sum(r >= 2 for r in returns) / 10
+        assert found[f"{name}_return"] == sum(returns) / 7
+        assert found[f"{name}_length"] == sum(lengths) / 7
+        assert found[f"{name}_solved"] == sum(r >= 2 for r in returns) / 7
