@@ -190,11 +190,11 @@ class MiniPacman:
         s = dataclasses.replace(s, timer=s.timer + 1, power=(s.power - 1).clamp(min=0))
         reward = torch.full_like(s.episode_return, mode.step)
 
-        powered = s.power > 0
+        powered, level = s.power > 0, s.level
         s, reward = self._move_pacman(s, actions, clear_u, reward)
         passed = s.pacman
         if self.dynamics == "paper":
-            again = powered & (s.power > 0)  # not in a level that just began
+            again = powered & (s.level == level)  # not in a level that just began
             twice, second = self._move_pacman(s, actions, clear_u, reward)
             passed = torch.where(again & (twice.level > s.level), twice.pacman, passed)
             fields = {f.name: where(again, getattr(twice, f.name), getattr(s, f.name)) for f in _FIELDS}

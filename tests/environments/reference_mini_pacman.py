@@ -162,12 +162,12 @@ class Game:
         self.reward, self.dead = self.r_step, False
         self.power = max(0, self.power - 1)
 
-        powered = self.power > 0
+        powered, level = self.power > 0, self.level
         self.pacman = walk(self.pacman, ACTIONS[action])
         self.eat(clear_u)
         passed = None
-        if self.paper and powered and self.power > 0:
-            level, passed = self.level, self.pacman
+        if self.paper and powered and self.level == level:
+            passed = self.pacman
             self.pacman = walk(self.pacman, ACTIONS[action])
             self.eat(clear_u)
             passed = passed if self.level == level else None

@@ -252,6 +252,17 @@ def test_the_last_food_brings_the_next_level_within_the_step():
     assert int((state.ghosts > 0).sum()) == 2  # level 3: 1 + floor(2 / 2)
 
 
+def test_a_double_step_does_not_go_on_in_the_next_level():
+    """Even if it begins on a pill: paper dynamics, the last food is eaten by the first half of the step."""
+    env = MiniPacman(dynamics="paper")
+    state = place(env, (1, 1), [(13, 9)], food=[(1, 2)], power=9)
+    start = env._new_level(torch.tensor([2]), torch.full((1, 3 + env.max_ghosts), 0.5))["pacman"]
+    state, rewards, _ = play(env, state, RIGHT)
+    assert rewards == [1 + 2]
+    assert (int(state.level), int(state.power)) == (2, 20)
+    assert torch.equal(state.pacman, start)
+
+
 @pytest.mark.parametrize(("mode", "pill"), [("rush", 10), ("hunt", 1)])
 def test_clearing_by_pills_or_ghosts(mode, pill):
     env = MiniPacman(mode)
