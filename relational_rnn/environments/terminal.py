@@ -63,7 +63,7 @@ def play(
     console = console or Console()
     message = "arrows or WASD move" + (", space waits" if game == "mini-pacman" else "") + ", q gives up"
     source = _keyboard() if keys is None else contextlib.nullcontext(iter(keys))
-    with source as pressed, Live(_screen(env, state, message), console=console, auto_refresh=False) as live:
+    with source as pressed, _live(_screen(env, state, message), console) as live:
         for key in pressed:
             if key == "quit":
                 message = "given up"
@@ -79,6 +79,15 @@ def play(
             live.update(_screen(env, state, message), refresh=True)
         live.update(_screen(env, state, message), refresh=True)
     return float(state.episode_return)
+
+
+def _live(screen: Text, console: Console) -> Live:
+    if console.no_color or console.color_system is None:
+        raise ValueError(
+            "the game is drawn in colours, and this output has none: NO_COLOR is set, TERM is dumb or "
+            "unknown, or it is no terminal"
+        )
+    return Live(screen, console=console, auto_refresh=False)
 
 
 def _screen(env, state, message: str) -> Text:

@@ -52,6 +52,9 @@ def test_play_prints_the_score(monkeypatch, capsys):
         asked.update(options)
         return terminal.GAMES[game](**options)
 
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal; without colours the game is refused
     monkeypatch.setattr(terminal, "_keyboard", keys)
     monkeypatch.setattr(terminal, "make_game", make)
     assert main(["play", "mini-pacman", "--seed", "3", "--mode", "hunt", "--view=viewport"]) == 0

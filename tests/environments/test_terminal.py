@@ -18,7 +18,8 @@ NAMES = ["up", "down", "left", "right"]
 
 
 def recording_console():
-    return Console(file=io.StringIO(), force_terminal=True, width=120, color_system="truecolor")
+    options = dict(force_terminal=True, color_system="truecolor", no_color=False)  # whatever NO_COLOR says
+    return Console(file=io.StringIO(), width=120, **options)
 
 
 def test_a_level_is_won_with_the_solvers_keys():
@@ -39,6 +40,16 @@ def test_pacman_never_solves_anything_even_if_he_eats_as_he_dies():
     assert "step 4" in console.file.getvalue()
     assert "game over" in console.file.getvalue()
     assert "solved!" not in console.file.getvalue()
+
+
+def test_without_colours_nothing_could_be_seen():
+    """NO_COLOR, TERM=dumb or a pipe: the blocks would be blank."""
+    colourful = dict(force_terminal=True, color_system="truecolor")
+    for options in (colourful | dict(no_color=True), dict(color_system=None)):
+        console = Console(file=io.StringIO(), width=120, **options)
+        with pytest.raises(ValueError, match="drawn in colours, and this output has none"):
+            play("box-world", seed=0, keys=["up", "quit"], console=console)
+        assert console.file.getvalue() == ""
 
 
 @pytest.mark.parametrize(
