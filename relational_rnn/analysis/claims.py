@@ -317,7 +317,7 @@ def _language() -> Iterator[Claim]:
             core=core,
             metric="eval_test_perplexity",
             paper=None,
-            paper_text="not in the paper",
+            paper_text="none",
             command=f"rmc train lm --preset gutenberg45 --core {core} --data FOLDER",
             presets=("gutenberg45",),
             **common,
