@@ -45,8 +45,8 @@ HEADLINES = (
     ("WikiText-103, test perplexity (table 2)", "lm-wikitext103-test-rmc", "lm-wikitext103-test-lstm"),
     ("Project Gutenberg, test perplexity", "lm-gutenberg-test-rmc", "lm-gutenberg-test-lstm"),
     ("GigaWord, test perplexity", "lm-gigaword-test-rmc", "lm-gigaword-test-lstm"),
-    ("Project Gutenberg, 45M tokens, 27M parameters", "lm-gutenberg45-rmc", "lm-gutenberg45-lstm"),
-    ("WikiText-2, 11M parameters (not in the paper)", "lm-wikitext2-rmc", "lm-wikitext2-lstm"),
+    ("Gutenberg, 45M tokens, perplexity (not in the paper)", "lm-gutenberg45-rmc", "lm-gutenberg45-lstm"),
+    ("WikiText-2, 11M parameters, perplexity (likewise)", "lm-wikitext2-rmc", "lm-wikitext2-lstm"),
 )
 
 
@@ -171,8 +171,7 @@ def readme_table(folder: Path, results: dict[str, dict]) -> str:
             first = found[0]
             cells.append(headline(first))
             files.append(f"{claim.model} {links(first, f'{folder.name}/')}")
-        papers = papers if any(character.isdigit() for text in papers for character in text) else papers[:1]
-        lines.append([what, *cells, "; ".join(papers), "; ".join(files)])
+        lines.append([what, *cells, "; ".join(papers) if set(papers) != {"none"} else "", "; ".join(files)])
     return markdown(lines)
 
 

@@ -17,6 +17,8 @@ from relational_rnn.tasks.text.vocabulary import UNK_ID
 from relational_rnn.training.progress import Display
 from tests.tasks.text.files import make_wikitext
 
+SHORT = ["train", "lm", "--preset", "smoke", "--core", "lstm", "--training.steps", "10"]
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -67,18 +69,7 @@ def test_a_run_resumes_with_its_own_batch_size(run, tmp_path, capsys):
 
 
 def test_what_is_said_about_the_text(data, tmp_path, capsys):
-    train = [
-        "train",
-        "lm",
-        "--preset",
-        "smoke",
-        "--core",
-        "lstm",
-        "--data",
-        str(data),
-        "--training.steps",
-        "10",
-    ]
+    train = [*SHORT, "--data", str(data)]
     assert main([*train, "--max-words", "20", "--run", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().out.splitlines()
     prepared = open_prepared(data / "prepared-20-1")
@@ -96,18 +87,7 @@ def test_what_is_said_about_the_text(data, tmp_path, capsys):
 def test_a_run_finds_its_text_from_any_folder(data, tmp_path, monkeypatch, capsys):
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     monkeypatch.chdir(data.parent)
-    train = [
-        "train",
-        "lm",
-        "--preset",
-        "smoke",
-        "--core",
-        "lstm",
-        "--data",
-        data.name,
-        "--training.steps",
-        "10",
-    ]
+    train = [*SHORT, "--data", data.name]
     assert main([*train, "--prepared", "words", "--run", str(run)]) == 0
     capsys.readouterr()
     elsewhere.mkdir()
