@@ -15,18 +15,22 @@ from relational_rnn.training.run_folder import RunFolder, RunFolderError
 def load_weights(run: RunFolder, model: nn.Module) -> dict:
     """Put a run's newest weights into the model, averaged where the run averages -> their step and seconds.
 
-    They are the last checkpoint's, or those kept at the end of a run whose checkpoints are gone."""
-    if run.has_checkpoint() or not run.weights_path.is_file():
+    They are the last checkpoint's, or those kept at the end of a run whose checkpoints are gone or older: the
+    end may be cut off between the two."""
+    path, tensors = run.weights_path, None
+    if path.is_file():
+        try:
+            tensors, meta = checkpoint.load(path)
+            meta = {"step": meta["step"], "seconds": _last_seconds(run)}
+        except ValueError as error:
+            if not run.has_checkpoint():
+                raise RunFolderError(str(error)) from error
+    if tensors is None or (
+        run.has_checkpoint() and run.latest_checkpoint() >= run.checkpoint_path(meta["step"])
+    ):
         path = run.latest_checkpoint()
         tensors, meta = load_checkpoint(path)
         tensors = checkpoint.evaluated_weights(tensors)
-    else:
-        path = run.weights_path
-        try:
-            tensors, meta = checkpoint.load(path)
-        except ValueError as error:
-            raise RunFolderError(str(error)) from error
-        meta = {"step": meta["step"], "seconds": _last_seconds(run)}
     checkpoint.load_model(model, tensors, path)
     free_backends(model)
     return {"step": meta["step"], "seconds": meta["seconds"]}

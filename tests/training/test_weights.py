@@ -35,6 +35,22 @@ def test_a_finished_run_without_checkpoints_has_the_same_weights(finished, tmp_p
     assert also["seconds"] == pytest.approx(said["seconds"], abs=1e-3)
 
 
+def test_an_end_cut_off_before_its_last_checkpoint_has_the_weights_kept(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "copy")
+    checkpoints = tmp_path / "copy" / "checkpoints"
+    (checkpoints / "step-000000060.safetensors").unlink()
+    assert any(checkpoints.iterdir()), "an older one is there"
+    weights, meta = weights_of(tmp_path / "copy")
+    assert meta["step"] == 60
+    assert all(torch.equal(value, weights[name]) for name, value in weights_of(finished)[0].items())
+
+
+def test_damaged_weights_do_not_matter_where_there_is_a_checkpoint(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "copy")
+    (tmp_path / "copy" / "weights.safetensors").write_bytes(b"no weights")
+    assert weights_of(tmp_path / "copy")[1]["step"] == 60
+
+
 def test_without_either_it_says_so(finished, tmp_path):
     ignored = shutil.ignore_patterns("checkpoints", "weights.safetensors")
     shutil.copytree(finished, tmp_path / "copy", ignore=ignored)
