@@ -11,12 +11,13 @@ from relational_rnn.cli.train import make_trainer, take_option, user_errors
 from relational_rnn.experiments import open_run
 
 HELP = """\
-usage: rmc eval FOLDER [--device auto|cpu|cuda] [--samples N | --episodes N]
+usage: rmc eval FOLDER [--device auto|cpu|cuda] [--samples N | --episodes N] [--detail]
 
 Prints one JSON object: the run, the step of its newest weights and the scores on fresh samples (as many as
 in the run, or --samples); of an agent, with the best action of every step (greedy) and with actions drawn
-from its policy (sampled), each over --episodes (those of the run). On a CPU a run in bf16 is scored in
-32 bits. More options for language models: rmc eval FOLDER --help.
+from its policy (sampled), each over --episodes (those of the run). --detail instead has the parts of the
+score: programs by their operations and digits, BoxWorld by boxes and distractors, with drawn actions. On a
+CPU a run in bf16 is scored in 32 bits. More options for language models: rmc eval FOLDER --help.
 """
 
 
@@ -33,6 +34,8 @@ def main(arguments: list[str]) -> int:
     if not arguments or asks:
         print(HELP, end="")
         return 0
+    parts = "--detail" in arguments
+    arguments = [argument for argument in arguments if argument != "--detail"]
     arguments, device = take_option(arguments, "--device", default="auto")
     arguments, episodes = take_option(arguments, "--episodes")
     arguments, samples = take_option(arguments, "--samples")
@@ -40,11 +43,13 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"rmc eval takes one run folder, got {arguments}")
     from dataclasses import replace
 
-    from relational_rnn.training.device import pick_device
+    from relational_rnn.training.device import autocast, pick_device
     from relational_rnn.training.weights import load_weights
 
     with user_errors():
         run, experiment, config = open_run(arguments[0])
+        if parts and not hasattr(experiment, "detail"):
+            raise UsageError(f"--detail is for lte and box-world; {arguments[0]} is of {experiment.NAME!r}")
         training = replace(config.training, device=device)
         if pick_device(device).type == "cpu" and training.precision == "bf16":
             # Autocast on a CPU rounds between products too, where the GPU's kernels do not: that would not be
@@ -65,7 +70,13 @@ def main(arguments: list[str]) -> int:
         trainer = make_trainer(experiment, config)
         step = load_weights(run, trainer.problem.model)["step"]
         trainer.average = None  # the model has the averages already
-    print(json.dumps({"run": str(run.path), "step": step, **trainer.evaluate()}))
+        if parts:
+            trainer.problem.model.eval()
+            with autocast(trainer.device, training.precision):
+                found = experiment.detail(config, trainer.problem.model, trainer.device)
+        else:
+            found = trainer.evaluate()
+    print(json.dumps({"run": str(run.path), "step": step, **found}))
     return 0
 
 

@@ -7,12 +7,15 @@ counts. `rmc train box-world --preset NAME` runs a preset, and any field can be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import factorial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from relational_rnn.agents.evaluation import play_episodes
 from relational_rnn.agents.learner import Agent, AgentProblem, Learning
 from relational_rnn.agents.network import AgentNetwork
 from relational_rnn.cores.base import require
@@ -130,6 +133,37 @@ class Growing(AgentProblem):
     def load_state(self, state: dict[str, Tensor]) -> None:
         super().load_state(state)
         self._offer(*state["offered"].tolist())
+
+
+def detail(config: Config, network: AgentNetwork, device: torch.device) -> dict[str, list[dict]]:
+    """How levels of every length and number of distractors end, with drawn actions; the episodes are shared
+    out evenly. `by_guessing` is what is solved without looking ahead (`guessed`)."""
+    task, rows = config.task, []
+    kinds = [(length, forward) for length in set(task.solution_lengths) for forward in set(task.num_forward)]
+    count = -(-config.evaluation.episodes // len(kinds))
+    for length, forward in sorted(kinds):
+        env = make_env(replace(task, solution_lengths=(length,), num_forward=(forward,)), device)
+        played = play_episodes(env, network, count, games=min(count, config.evaluation.games))
+        solved = played.returns >= GEM_REWARD + length
+        cut_off = ~solved & (played.lengths >= task.max_steps)
+        row = {"boxes": length, "distractors": forward, "episodes": count}
+        row |= {"solved": solved.double().mean().item(), "by_guessing": float(guessed(length, forward))}
+        row |= {"cut_off": cut_off.double().mean().item(), "steps": played.lengths.double().mean().item()}
+        rows.append(row)
+    return {"levels": rows}
+
+
+def guessed(boxes: int, distractors: int) -> Fraction:
+    """The share of levels solved by opening any lock that fits, where the gem lies behind one that one: by an
+    agent that knows colours and does not look where a key leads.
+
+    A distractor fits each of the locks with the same chance. With n of them at a lock the right one is taken
+    with 1 / (1 + n); the mean of the product over all but the gem's is the coefficient of a power series.
+    """
+    series = [Fraction(1, factorial(n)) for n in range(distractors + 1)]  # of the gem's lock
+    for _ in range(boxes - 1):
+        series = [sum(series[n - k] / factorial(k + 1) for k in range(n + 1)) for n in range(distractors + 1)]
+    return series[distractors] * factorial(distractors) / Fraction(boxes) ** distractors
 
 
 # ------------------------------------------------------------------ presets

@@ -5,11 +5,14 @@ Shapes: B batch, T output steps.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import torch
 from torch import Tensor
 
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum
+from relational_rnn.tasks.lte_text import decode
 from relational_rnn.tasks.seq2seq import Seq2Seq
 from relational_rnn.training.config import EVAL_SEED
 from relational_rnn.training.loop import Problem
@@ -87,3 +90,40 @@ def score(
         counts += torch.stack([(right & batch.mask).sum(), batch.mask.sum(), right.all(0).sum()])
     right, characters, answers = counts.tolist()
     return {"accuracy": right / characters, "solved": answers / samples}
+
+
+@torch.no_grad()
+def score_operations(
+    model: Seq2Seq, task: lte.LearningToExecute, samples: int, device: torch.device, seed: int = EVAL_SEED
+) -> dict[str, dict]:
+    """The same samples as `score`'s by their operations, the innermost first ("loops, sums").
+
+    Of each: `samples`, `accuracy` and `solved` as in `score`, and `digits`, the share right of the answers'
+    last digits, of those before them, and so on: each is learned by itself.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    found = defaultdict(list)  # of every sample, which digits are right from the last one on
+    for start in range(0, samples, EVAL_BATCH):
+        batch = task.batch(min(EVAL_BATCH, samples - start), generator=generator)
+        right = model(batch.inputs, batch.input_lengths, task.output_steps).argmax(-1) == batch.targets
+        columns = zip(right.t().tolist(), batch.target_lengths.tolist(), strict=True)
+        for text, (column, length) in zip(decode(batch.inputs), columns, strict=True):
+            found[operations(text)].append(column[:length][::-1])
+    return {name: _digits(rows) for name, rows in sorted(found.items())}
+
+
+def _digits(rows: list[list[bool]]) -> dict:
+    places = [[row[i] for row in rows if i < len(row)] for i in range(max(map(len, rows)))]
+    return {
+        "samples": len(rows),
+        "accuracy": sum(map(sum, rows)) / sum(map(len, rows)),
+        "solved": sum(map(all, rows)) / len(rows),
+        "digits": [sum(place) / len(place) for place in places],
+    }
+
+
+def operations(text: str) -> str:
+    """Of a program, the innermost first: a nested term is always the first operand."""
+    words = {"for": "loops", "if": "comparisons", "*": "products", "-": "differences", "+": "sums"}
+    levels = text.split(")")  # a loop has a + as well
+    return ", ".join(next(name for word, name in words.items() if word in level) for level in levels)

@@ -15,7 +15,7 @@ from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.entnet import EntNet
-from relational_rnn.experiments.lte_problem import LearningToExecuteProblem
+from relational_rnn.experiments.lte_problem import LearningToExecuteProblem, score_operations
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum, Strategy
@@ -233,6 +233,12 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
         eval_samples=config.eval_samples,
         seed=config.training.seed,
     )
+
+
+def detail(config: Config, model: Seq2Seq, device: torch.device) -> dict[str, dict]:
+    """Scores by the operations of a program and by digit."""
+    require(not config.samples.memorisation, "task", config.task, "addition, control, program")
+    return {"operations": score_operations(model, config.samples, config.eval_samples, device)}
 
 
 # ------------------------------------------------------------------ presets

@@ -144,3 +144,13 @@ def test_eval_over_more_episodes(trained, capsys):
     assert "--episodes 'none' is not allowed" in capsys.readouterr().err
     assert main(["eval", str(trained), "--samples", "40"]) == 2
     assert "--samples is not for agents" in capsys.readouterr().err
+
+
+def test_eval_in_detail(trained, capsys):
+    assert main(["eval", str(trained), "--episodes", "41", "--detail", "--device", "cpu"]) == 0
+    rows = json.loads(capsys.readouterr().out)["levels"]
+    assert [(row["boxes"], row["distractors"], row["episodes"]) for row in rows] == [(1, 0, 21), (1, 1, 21)]
+    for row in rows:
+        assert row["by_guessing"] == 1
+        assert 0 <= row["solved"] + row["cut_off"] <= 1
+        assert 0 < row["steps"] <= 20

@@ -1,6 +1,7 @@
 """What simple players score in both games: known from elsewhere, and a check on all of the rules at once."""
 
 import random
+from fractions import Fraction
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from relational_rnn.environments.box_world import BoxWorld
 from relational_rnn.environments.mini_pacman import GONE, MiniPacman
 from relational_rnn.environments.mini_pacman_maze import N
+from relational_rnn.experiments.box_world import guessed
 from tests.environments.reference_box_world import Game, boxes
 from tests.environments.test_box_world_levels import levels, seeded
 
@@ -30,7 +32,11 @@ def test_box_world_a_random_player_solves_six_in_a_thousand():
     assert float(total.mean()) == pytest.approx(0.07, abs=4 * float(total.std()) / 8192**0.5 + 0.005)
 
 
-def test_box_world_matching_colours_without_looking_ahead_solves_about_a_third():
+MIX = [guessed(boxes, distractors) for boxes in range(1, 6) for distractors in range(6)]
+
+
+@pytest.mark.parametrize(("knows_the_gem", "expected"), [(False, 0.36), (True, float(sum(MIX) / len(MIX)))])
+def test_box_world_matching_colours_without_looking_ahead(knows_the_gem, expected):
     rng, solved, n = random.Random(0), 0, 1500
     for things, agent in levels(n, seed=9):
         game = Game(things, agent)
@@ -48,8 +54,19 @@ def test_box_world_matching_colours_without_looking_ahead_solves_about_a_third()
             if game.held is None:
                 goal = (goal[0], goal[1] - 1)  # just opened: take what was inside
             else:
-                goal = rng.choice([cell for cell, t in game.things.items() if t[:2] == ("lock", game.held)])
-    assert solved / n == pytest.approx(0.36, abs=4 * (0.36 * 0.64 / n) ** 0.5)
+                locks = [cell for cell, t in game.things.items() if t[:2] == ("lock", game.held)]
+                with_gem = [(y, x) for y, x in locks if game.things[y, x - 1][0] == "gem"]
+                goal = rng.choice((knows_the_gem and with_gem) or locks)
+    assert solved / n == pytest.approx(expected, abs=4 * (expected * (1 - expected) / n) ** 0.5)
+
+
+def test_box_world_guessing_by_hand():
+    assert [guessed(1, 5), guessed(4, 0)] == [1, 1]
+    assert guessed(2, 1) == Fraction(
+        3, 4
+    )  # at the first lock, and then the other one in half of them, or not
+    assert guessed(2, 2) == Fraction(1, 4) + Fraction(1, 2) / 2 + Fraction(1, 4) / 3
+    assert guessed(3, 1) == Fraction(2, 3)
 
 
 def first_episodes(env, policy, batch, steps, seed=0):

@@ -262,6 +262,42 @@ def test_stop_and_resume_of_nested_programs_with_scheduled_feedback(tmp_path):
     assert outcome(run) == outcome(trainer.run_folder)
 
 
+# ------------------------------------------------------------------ scores in detail
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("12+34", "sums"),
+        ("x=1for[3]x+=2", "loops"),
+        ("1if2>3else4", "comparisons"),
+        ("((1*2)-3)if4<5else6", "products, differences, comparisons"),
+        ("x=(x=1for[3]x+=2)for[4]x+=5", "loops, loops"),
+        ("x=(1+2)for[4]x+=5", "sums, loops"),
+    ],
+)
+def test_operations_of_a_program(text, names):
+    assert lte_problem.operations(text) == names
+
+
+def test_the_parts_of_a_score_make_up_the_score():
+    problem = make_problem(config("lstm", "program"), CPU)
+    scores = problem.evaluate()
+    parts = lte_problem.score_operations(problem.model, problem.task, problem.eval_samples, CPU)
+    assert sum(part["samples"] for part in parts.values()) == problem.eval_samples
+    solved = sum(part["solved"] * part["samples"] for part in parts.values()) / problem.eval_samples
+    assert solved == pytest.approx(scores["solved"])
+    assert len(parts) == 25
+
+
+def test_digits_count_from_the_last_one():
+    part = lte_problem._digits([[True, False], [True], [False, True, True]])
+    assert part["digits"] == pytest.approx([2 / 3, 1 / 2, 1])
+    assert part["accuracy"] == pytest.approx(4 / 6)
+    assert part["solved"] == pytest.approx(1 / 3)
+    assert part["samples"] == 3
+
+
 # ------------------------------------------------------------------ on a GPU
 
 
