@@ -59,6 +59,8 @@ def main(arguments: list[str]) -> int:
 def from_anywhere(config):
     """With whole paths, so that a run finds its data wherever it is resumed or evaluated."""
     given = {name: getattr(config, name) for name in ("data", "prepared") if getattr(config, name, "")}
+    if weights := config.training.weights:
+        config = replace(config, training=replace(config.training, weights=str(Path(weights).absolute())))
     return replace(config, **{name: str(Path(path).absolute()) for name, path in given.items()})
 
 
@@ -70,7 +72,7 @@ def start(name: str, preset: str, config, path: Path) -> int:
 
     with user_errors():
         # Before the folder: a wrong size leaves nothing behind.
-        trainer = make_trainer(load_experiment(name), config)
+        trainer = make_trainer(load_experiment(name), config, begins=True)
         check_backends(trainer.problem.model)
         check_overruled(trainer, config, load_experiment(name).PRESETS[preset]())
         if distributed.restarted(path, trainer.ranks):  # torchrun runs the same command again
@@ -164,15 +166,24 @@ def train(trainer, started: bool = False) -> int:
 # ------------------------------------------------------------------ shared with the other commands
 
 
-def make_trainer(experiment, config):
+def make_trainer(experiment, config, begins: bool = False):
+    """`begins`: with the weights `training.weights` names; a run that goes on has its own."""
     from relational_rnn.training import distributed
     from relational_rnn.training.device import pick_device
     from relational_rnn.training.loop import Trainer
     from relational_rnn.training.tracking import check_tracker
+    from relational_rnn.training.weights import begin_with
 
     check_tracker(config.training.track)
     device = pick_device(distributed.join(config.training.device))
-    return Trainer(experiment.make_problem(config, device), config.training, device)
+    problem = experiment.make_problem(config, device)
+    if begins and config.training.weights:
+        run, other, _ = open_run(config.training.weights)
+        if other.NAME != experiment.NAME or experiment.NAME == "lm":  # whose words may be others
+            allowed = f"a run of {experiment.NAME}, and none for lm"
+            raise ValueError(f"weights are of a run of {other.NAME}; allowed: {allowed}")
+        begin_with(run, problem.model)
+    return Trainer(problem, config.training, device)
 
 
 def check_backends(model) -> None:

@@ -27,10 +27,10 @@ class Training:
     """Samples in each update."""
     learning_rate: float = 1e-3
     """The optimiser's, at its highest."""
-    schedule: Literal["constant", "linear", "cosine", "exponential"] = "constant"
+    schedule: Literal["constant", "linear", "cosine", "trapezoid", "exponential"] = "constant"
     """How the learning rate goes to final_learning_rate (training/schedules.py)."""
     final_learning_rate: float = 0.0
-    """Where linear and cosine end, and the floor of exponential."""
+    """Where linear, cosine and trapezoid end, and the floor of exponential."""
     adam_beta2: float = 0.999
     """Memory of Adam's squared gradients; shorter (0.98) gets small models off a plateau sooner."""
     optimizer: Literal["adam", "rmsprop", "muon"] = field(default="adam", metadata=ADDED)
@@ -54,6 +54,8 @@ class Training:
     """Scale gradients down to this norm; None leaves them."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """fp32 everywhere, TF32 products on the GPU, or bf16 autocast with fp32 weights."""
+    weights: str = field(default="", metadata=ADDED)
+    """A run folder whose newest weights are the first ones here, of the same model; none: fresh ones."""
     device: str = "auto"
     """auto (CUDA where there is one), cpu, cuda or cuda:N."""
     cuda_graph: bool = True

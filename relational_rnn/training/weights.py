@@ -13,6 +13,13 @@ from relational_rnn.training.run_folder import RunFolder, RunFolderError
 
 
 def load_weights(run: RunFolder, model: nn.Module) -> dict:
+    """Put a run's newest weights into a model that is to be used -> their step and seconds."""
+    step_and_seconds = begin_with(run, model)
+    free_backends(model)
+    return step_and_seconds
+
+
+def begin_with(run: RunFolder, model: nn.Module) -> dict:
     """Put a run's newest weights into the model, averaged where the run averages -> their step and seconds.
 
     They are the last checkpoint's, or those kept at the end of a run whose checkpoints are gone or older: the
@@ -32,7 +39,6 @@ def load_weights(run: RunFolder, model: nn.Module) -> dict:
         tensors, meta = load_checkpoint(path)
         tensors = checkpoint.evaluated_weights(tensors)
     checkpoint.load_model(model, tensors, path)
-    free_backends(model)
     return {"step": meta["step"], "seconds": meta["seconds"]}
 
 

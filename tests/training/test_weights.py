@@ -7,6 +7,7 @@ import torch
 
 from relational_rnn.cli.__main__ import main
 from relational_rnn.experiments import open_run
+from relational_rnn.training import checkpoint
 from relational_rnn.training.run_folder import RunFolderError
 from relational_rnn.training.weights import load_weights
 
@@ -63,3 +64,55 @@ def test_damaged_weights_are_named(finished, tmp_path):
     (tmp_path / "copy" / "weights.safetensors").write_bytes(b"no weights")
     with pytest.raises(RunFolderError, match=r"weights\.safetensors"):
         weights_of(tmp_path / "copy")
+
+
+# ------------------------------------------------------------------ a run that begins with another's
+
+
+def begun(finished, run, *options):
+    """The weights at step 0 of a run that begins with those of another one."""
+    smoke = [
+        "train",
+        "nth-farthest",
+        "--preset",
+        "smoke",
+        "--training.steps",
+        "1",
+        "--training.log-every",
+        "1",
+    ]
+    every = ["--training.eval-every", "0", "--training.checkpoint-every", "1"]
+    named = ["--training.weights", str(finished), "--run", str(run)]
+    assert main([*smoke, *every, *named, *options]) == 0
+    tensors, _ = checkpoint.load(run / "checkpoints" / "step-000000000.safetensors")
+    return tensors
+
+
+def test_a_run_begins_with_anothers_averaged_weights(finished, tmp_path):
+    tensors = begun(finished, tmp_path / "run", "--training.average-decay", "0.9")
+    for name, value in weights_of(finished)[0].items():
+        assert torch.equal(tensors[f"model/{name}"], value)
+        assert torch.equal(tensors[f"average/{name}"], value)
+
+
+def test_the_other_run_may_be_gone_when_it_goes_on(finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "other")
+    begun(tmp_path / "other", tmp_path / "run")
+    shutil.rmtree(tmp_path / "other")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert main(["eval", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    assert '"step": 1' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lte", "--preset", "smoke"], "weights are of a run of nth-farthest; allowed: a run of lte"),
+        (["nth-farthest", "--preset", "smoke", "--core", "lstm"], "it is not of this model"),
+    ],
+)
+def test_weights_of_something_else(finished, tmp_path, capsys, arguments, message):
+    named = ["--training.weights", str(finished), "--run", str(tmp_path / "run")]
+    assert main(["train", *arguments, *named]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
