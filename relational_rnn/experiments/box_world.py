@@ -197,6 +197,7 @@ def fast() -> Config:
 
     rmc train box-world --preset fast
     54.9 % after 18,000 updates (737 million steps, 420 s on an H200 that it shared); stopped at 19,600.
+    That is what guessing solves (`guessed`): it opens any lock that fits, as do all variants in the log.
     The paper's are discount, entropy cost, unroll and network. Guesses: the number of games and that each
     update takes a quarter of them (acting takes a GPU nearly as long for 1024 games as for 4096), Muon, that
     training begins with one box and no distractor (evaluation always has the paper's mix), the learning rate

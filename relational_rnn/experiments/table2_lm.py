@@ -221,8 +221,8 @@ def wikitext2_large() -> Config:
     """WikiText-2 with about 33 million parameters, as AWD-LSTM has, and stronger dropout.
 
     rmc train lm --preset wikitext2-large --data FOLDER --core rmc
-    To compare with: AWD-LSTM 68.6 valid, 65.8 test (33 million, 750 epochs). Ours: 200 epochs, not run yet;
-    without dropout before the softmax 97.2 test after 55 epochs, of which the last 25 only overfitted.
+    To compare with: AWD-LSTM 68.6 valid, 65.8 test (33 million, 750 epochs). Ours: cut to 72 of its 200
+    epochs 82.9 valid, 79.0 test, 9 minutes on a shared H200; without dropout before the softmax 97.2.
     """
     small = wikitext2()
     return replace(
