@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, State, require, select
+from relational_rnn.cores.base import RecurrentCore, State, initialize_like_sonnet, require, select
 
 NO_ACTION = -1  # the last action at the first step of an episode
 
@@ -48,6 +48,9 @@ class Encoder(nn.Module):
 
     `tags="view"`: evenly spaced between -1 and 1 over the grid, the appendix's words. `tags="room"`: the same
     over the whole room, so that an agent with a viewport is told where it is. `tags="none"`: none.
+
+    The convolutions read (image - background) * contrast. BoxWorld's background is 0.8 and its colours differ
+    by a third from each other: read as they are, it takes many times as many updates to find one again.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class Encoder(nn.Module):
         kernels: Sequence[int] = (2, 2),
         strides: Sequence[int] = (1, 1),
         tags: Literal["view", "room", "none"] = "view",
+        background: float = 0.0,
+        contrast: float = 1.0,
     ):
         super().__init__()
         layers = (tuple(channels), tuple(kernels), tuple(strides))
@@ -70,6 +75,9 @@ class Encoder(nn.Module):
         for name, sizes in zip(("channels", "kernels", "strides"), layers, strict=True):
             require(min(sizes) >= 1, name, sizes, "each at least 1")
         require(tags in ("view", "room", "none"), "tags", tags, "view, room or none")
+        require(0 < contrast < math.inf, "contrast", contrast, "more than 0, less than inf")
+        require(math.isfinite(background), "background", background, "a finite number")
+        self.background, self.contrast = background, contrast
         self.tags, self.kernels, self.strides = tags, layers[1], layers[2]
         depth, *view = image_shape
         widths = pairwise((depth, *channels))
@@ -97,6 +105,8 @@ class Encoder(nn.Module):
     def forward(self, image: Tensor, position: Tensor) -> Tensor:
         lead = image.shape[:-3]
         x = image.reshape(-1, *self.image_shape)
+        if (self.background, self.contrast) != (0, 1):
+            x = (x - self.background) * self.contrast
         for layer, kernel, stride in zip(self.layers, self.kernels, self.strides, strict=True):
             x = F.relu(layer(same_padding(x, kernel, stride)))
         x = x.permute(0, 2, 3, 1).unflatten(0, lead)  # [..., Y, X, D]
@@ -150,10 +160,11 @@ class AgentNetwork(nn.Module):
         self.trunk = nn.Linear(width, head_units) if head_units else None
         self.policy = nn.Linear(head_units or width, num_actions)
         self.value = nn.Linear(head_units or width, 1)
+        for part in (encoder, self.dense, self.trunk, self.policy, self.value):
+            if part is not None:  # torch's own would shrink what is seen by each layer: results/LOG.md
+                initialize_like_sonnet(part)
         with torch.no_grad():  # nearly uniform at first, so that everything is tried
             self.policy.weight.mul_(0.01)
-            self.policy.bias.zero_()
-            self.value.bias.zero_()
 
     def initial_state(self, batch_size: int) -> State:
         return self.core.initial_state(batch_size)

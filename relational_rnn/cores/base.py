@@ -262,12 +262,13 @@ def _check_state(state, shapes, batch, device, name="state"):
 
 @torch.no_grad()
 def initialize_like_sonnet(module: nn.Module) -> None:
-    """Every linear layer in it: normal with deviation 1/sqrt(fan in), cut at two deviations; biases zero."""
-    for linear in module.modules():
-        if isinstance(linear, nn.Linear):
-            std = 1 / math.sqrt(linear.in_features)
-            nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std)
-            nn.init.zeros_(linear.bias)
+    """Its linear layers and convolutions: normal of deviation 1/sqrt(fan in) cut at two, biases zero."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            std = 1 / math.sqrt(layer.weight[0].numel())
+            nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def require(condition: bool, name: str, value, allowed: str) -> None:

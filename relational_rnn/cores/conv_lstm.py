@@ -6,14 +6,13 @@ original; torch's convolutions take the permuted view of such a tensor without a
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require, select
+from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, select
 
 
 def same_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -76,14 +75,8 @@ class ConvLSTM(RecurrentCore):
         self.hidden_conv = nn.Conv2d(output_channels, 4 * output_channels, kernel_size, **options)
         self.reset_parameters()
 
-    @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Sonnet's: weights from a normal of deviation 1/sqrt(fan in) cut at two deviations, biases zero."""
-        for conv in (self.input_conv, self.hidden_conv):
-            std = 1 / math.sqrt(conv.weight[0].numel())
-            nn.init.trunc_normal_(conv.weight, std=std, a=-2 * std, b=2 * std)
-            if conv.bias is not None:
-                conv.bias.zero_()
+        initialize_like_sonnet(self)
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
         weight = self.hidden_conv.weight

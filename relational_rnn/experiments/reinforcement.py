@@ -37,6 +37,10 @@ class Model(RMCSettings):
     """Their strides."""
     tags: Literal["view", "room", "none"] = "view"
     """Position tags after the convolutions: over what is seen, over the whole room, or none."""
+    background: float = field(default=0.0, metadata=ADDED)
+    """The convolutions read (image - background) * contrast."""
+    contrast: float = field(default=1.0, metadata=ADDED)
+    """See background."""
     units: int = 0
     """ReLU units between convolutions and core; 0: none (never for the ConvLSTM)."""
     cells_as_rows: bool = False
@@ -99,7 +103,14 @@ def build_core(core: Core, model: Model, shapes: dict[int, tuple[int, ...]]) -> 
 
 def build_network(env, room_shape: tuple[int, int], core: Core, model: Model) -> AgentNetwork:
     encoder = Encoder(
-        env.observation_shape, room_shape, model.channels, model.kernels, model.strides, model.tags
+        env.observation_shape,
+        room_shape,
+        model.channels,
+        model.kernels,
+        model.strides,
+        model.tags,
+        model.background,
+        model.contrast,
     )
     units = 0 if core == "conv-lstm" or model.cells_as_rows else model.units
     recurrent = build_core(core, model, core_inputs(encoder, env.num_actions, units))

@@ -176,9 +176,11 @@ def test_time_outs():
 
 
 def test_levels_grow_with_success():
-    """A further number of distractors, then a further length, in turns; a resumed run is where it was."""
+    """All numbers of distractors, then the lengths; a resumed run is where it was."""
     config = box_world.smoke()
-    task = replace(config.task, grid_size=12, solution_lengths=(1, 2, 3), num_forward=(0, 1), curriculum=0.9)
+    task = replace(
+        config.task, grid_size=12, solution_lengths=(1, 2, 3), num_forward=(0, 1, 2), curriculum=0.9
+    )
     config = replace(config, task=task)
     problem = box_world.make_problem(config, CPU)
     seen = []
@@ -187,7 +189,7 @@ def test_levels_grow_with_success():
         record = problem.after_interval(metrics)
         seen.append((record["stage"], record["offered_lengths"], record["offered_distractors"]))
     # Of the levels that were played, so one behind.
-    assert seen == [(0, 1, 1), (0, 1, 1), (1, 1, 2), (2, 2, 2), (3, 3, 2), (3, 3, 2)]
+    assert seen == [(0, 1, 1), (0, 1, 1), (1, 1, 2), (2, 1, 3), (3, 2, 3), (3, 2, 3)]
     generator = torch.Generator().manual_seed(0)
 
     def boxes(problem_env):
@@ -195,9 +197,9 @@ def test_levels_grow_with_success():
 
     easy = box_world.make_problem(config, CPU)
     assert boxes(easy.env).max() == 1
-    assert boxes(easy.eval_env).max() == 4  # 3 on the way and a distractor
+    assert boxes(easy.eval_env).max() == 5  # 3 on the way and 2 distractors
     easy.load_state(problem.state())
-    assert boxes(easy.env).max() == 4
+    assert boxes(easy.env).max() == 5
     with pytest.raises(ValueError, match=r"curriculum=1.5 is not allowed; allowed: 0 to 1"):
         box_world.Task(curriculum=1.5)
     with pytest.raises(ValueError, match="4 of solution_lengths cannot be offered; allowed: 1 to 3"):

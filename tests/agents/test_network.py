@@ -95,7 +95,19 @@ def test_the_first_policy_is_nearly_uniform():
     assert output.logits.abs().max() < 0.1
 
 
+def test_contrast_is_that_of_the_image():
+    torch.manual_seed(0)
+    plain = Encoder((6, 5, 5), (14, 14))
+    contrasted = Encoder((6, 5, 5), (14, 14), background=0.75, contrast=4.0)
+    contrasted.load_state_dict(plain.state_dict())
+    image, position = torch.randint(0, 5, (3, 6, 5, 5)) / 4, torch.ones(3, 2)
+    assert torch.equal(contrasted(image, position), plain((image - 0.75) * 4, position))
+    assert not torch.equal(contrasted(image, position), plain(image, position))
+
+
 def test_wrong_settings():
+    with pytest.raises(ValueError, match=r"contrast=0.0 is not allowed; allowed: more than 0"):
+        Encoder((3, 5, 5), (14, 14), contrast=0.0)
     with pytest.raises(ValueError, match=r"tags='world' is not allowed; allowed: view, room or none"):
         Encoder((3, 5, 5), (14, 14), tags="world")
     with pytest.raises(ValueError, match="one of each for every layer"):
