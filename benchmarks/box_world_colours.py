@@ -1,6 +1,6 @@
 """Can the agent's network learn where a key leads? BoxWorld's question without walking and without rewards.
 
-    python benchmarks/box_world_colours.py                     # six settings, a quarter of an hour on a CPU
+    python benchmarks/box_world_colours.py                     # five settings, 17 minutes on a CPU
     python benchmarks/box_world_colours.py --device cuda --seconds 20
 
 Levels of two boxes and a distractor at the first lock. The network sees a few windows of the room, with the
@@ -29,13 +29,12 @@ from relational_rnn.environments.box_world_levels import DECOY, GEM, KEY, LOCK, 
 from relational_rnn.experiments.box_world import BACKGROUND, fast, make_player
 from relational_rnn.training.optimizers import make_optimizer
 
-SETTINGS = [  # windows, contrast, how layers begin, core
-    ("gem", 4.0, "sonnet", "rmc"),
-    ("gem", 1.0, "sonnet", "rmc"),
-    ("gem", 4.0, "torch", "rmc"),
-    ("gem", 1.0, "torch", "rmc"),
-    ("all", 4.0, "sonnet", "rmc"),
-    ("all", 4.0, "sonnet", "lstm"),
+SETTINGS = [  # windows, contrast, how layers begin
+    ("gem", 4.0, "sonnet"),
+    ("gem", 1.0, "sonnet"),
+    ("gem", 4.0, "torch"),
+    ("gem", 1.0, "torch"),
+    ("all", 4.0, "sonnet"),
 ]
 
 
@@ -83,12 +82,12 @@ def begin_as_torch_does(network: nn.Module) -> None:
         layer.reset_parameters()
 
 
-def train(windows: str, contrast: float, first: str, core: str, options: argparse.Namespace) -> dict:
+def train(windows: str, contrast: float, first: str, options: argparse.Namespace) -> dict:
     device = torch.device(options.device)
     base = fast()
     config = replace(
         base,
-        core=core,
+        core=options.core,
         training=replace(base.training, learning_rate=options.learning_rate),
         task=replace(base.task, solution_lengths=(2,), num_forward=(1,)),
         model=replace(
@@ -105,8 +104,9 @@ def train(windows: str, contrast: float, first: str, core: str, options: argpars
     network.to(device)
     optimizer = make_optimizer(network, config.training, device)
     generator = torch.Generator(device).manual_seed(options.seed)
+    seconds = options.seconds * (3 if windows == "all" else 1)
     began, curve, right = time.perf_counter(), [], []
-    while time.perf_counter() - began < options.seconds or not curve:
+    while time.perf_counter() - began < seconds or not curve:
         seen, answer = questions(env, windows, options.batch_size, generator)
         begins = torch.zeros(seen.last_action.shape, dtype=torch.bool, device=device)
         begins[0] = True
@@ -122,7 +122,7 @@ def train(windows: str, contrast: float, first: str, core: str, options: argpars
             curve.append((updates, round(torch.stack(right).mean().item(), 4)))
             right = []
     left = next((updates for updates, share in curve if share > 0.75), None)
-    found = {"windows": windows, "contrast": contrast, "first_weights": first, "core": core}
+    found = {"windows": windows, "contrast": contrast, "first_weights": first}
     return found | {
         "right": curve[-1][1],
         "updates": curve[-1][0],
@@ -134,7 +134,10 @@ def train(windows: str, contrast: float, first: str, core: str, options: argpars
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seconds", type=float, default=150, help="of each setting")
+    parser.add_argument(
+        "--seconds", type=float, default=150, help="of each setting, three times as many for all"
+    )
+    parser.add_argument("--core", choices=("rmc", "lstm"), default="rmc")
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--units", type=int, default=256, help="of the core, in all")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
@@ -142,11 +145,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/box_world_colours.json")
     options = parser.parse_args()
     rows = []
-    print("windows contrast  first  core   right  updates  75 % at")
+    print("windows contrast  first   right  updates  75 % at")
     for setting in SETTINGS:
         row = train(*setting, options)
         rows.append(row)
-        cells = "{:7} {:8} {:>6} {:>5}".format(*setting)
+        cells = "{:7} {:8} {:>6}".format(*setting)
         left = row["above_75_percent_at"] or "never"
         print(f"{cells} {row['right']:7.1%} {row['updates']:8} {left:>8}", flush=True)
         settings = {name: value for name, value in vars(options).items() if name != "out"}
