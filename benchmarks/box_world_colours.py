@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--seconds", type=float, default=150, help="of each setting, three times as many for all"
+        "--seconds", type=float, default=150, help="of each setting; all takes three times as many"
     )
     parser.add_argument("--core", choices=("rmc", "lstm"), default="rmc")
     parser.add_argument("--batch-size", type=int, default=512)

@@ -202,10 +202,10 @@ def fast() -> Config:
     rmc train box-world --preset fast
     Ours: not run yet as it stands. Without contrast and with torch's first weights, and levels that grew at
     65 %, it solved 58.9 % after 100,000 updates: what guessing solves (`guessed`).
-    The paper's are discount, unroll and network. Guesses: that each update takes an eighth of the games
-    (acting takes a GPU nearly as long for 128), Muon, that training begins with one box and no distractor
-    (evaluation always has the paper's mix), the learning rate and its decay, clipping, entropy and baseline
-    cost, that tags tell the place in the room, and the contrast. results/LOG.md has what they come from.
+    The paper's are discount, entropy cost, unroll and network. Guesses: that each update takes an eighth of
+    the games (acting takes a GPU nearly as long for 128), Muon, that training begins with one box and no
+    distractor (evaluation always has the paper's mix), the learning rate and its decay, clipping, the
+    baseline cost, that tags tell the place in the room, and the contrast: results/LOG.md.
     """
     training = Training(
         steps=195_000,
@@ -226,7 +226,7 @@ def fast() -> Config:
         training=training,
         task=Task(curriculum=0.85),
         model=Model(tags="room", background=BACKGROUND, contrast=4.0),
-        learning=Learning(baseline_cost=0.1, entropy_cost=0.01, updates_per_unroll=8),
+        learning=Learning(baseline_cost=0.1, updates_per_unroll=8),
         evaluation=Evaluation(10_000, 10_000),
     )
 

@@ -48,7 +48,7 @@ def test_learns_to_remember(core, optimizer):
     trainer.run(report=records.append)
     assert records[-1]["eval_greedy_return"] > 0.95
     assert records[-1]["eval_sampled_return"] > 0.8
-    assert records[-1]["episode_return"] > records[0]["episode_return"] + 0.5
+    assert records[-1]["episode_return"] > max(0.8, records[0]["episode_return"])
     assert records[-1]["frames"] == 250 * 32 * 9
     assert records[-1]["episode_length"] == 3
 
