@@ -75,16 +75,18 @@ def worse(claim: Claim, value: float) -> bool:
 
 
 def outcomes(claim: Claim, results: dict[str, dict]) -> list[Outcome]:
-    """What we have of a claim: the run its command makes first, then finished before stopped ones."""
+    """What we have of a claim: the run its command makes first, the others with the newest first. Never by
+    score: the best of many tries would say more of the tries."""
     usual = shlex.split(claim.command)[4]  # rmc train EXPERIMENT --preset NAME
     fitting = {name: result for name, result in results.items() if claim.fits(result)}
 
     def order(outcome: Outcome):
         first = outcome.first
         plain = first["preset"] == usual and not variant(first)
-        return (not plain, first["preset"] != usual, not outcome.finished, str(variant(first)))
+        return (not plain, first["preset"] != usual)
 
-    return sorted(grouped(claim, fitting), key=order)
+    newest = sorted(grouped(claim, fitting), key=lambda outcome: outcome.first["started"], reverse=True)
+    return sorted(newest, key=order)
 
 
 def grouped(claim: Claim | None, results: dict[str, dict]) -> list[Outcome]:
