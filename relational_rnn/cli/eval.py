@@ -74,8 +74,8 @@ def main(arguments: list[str]) -> int:
             trainer.problem.model.eval()
             with autocast(trainer.device, training.precision):
                 found = experiment.detail(config, trainer.problem.model, trainer.device)
-        else:
-            found = trainer.evaluate()
+    if not parts:
+        found = trainer.evaluate()
     print(json.dumps({"run": str(run.path), "step": step, **found}))
     return 0
 

@@ -265,7 +265,7 @@ def initialize_like_sonnet(module: nn.Module) -> None:
     """Its linear layers and convolutions: normal of deviation 1/sqrt(fan in) cut at two, biases zero."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
-            std = 1 / math.sqrt(layer.weight[0].numel())
+            std = 1 / math.sqrt(math.prod(layer.weight.shape[1:]))
             nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)

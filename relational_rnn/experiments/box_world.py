@@ -158,8 +158,8 @@ def detail(config: Config, network: AgentNetwork, device: torch.device) -> dict[
 
 
 def guessed(boxes: int, distractors: int) -> Fraction:
-    """The share of levels solved by opening any lock that fits, where the gem lies behind one that one: by an
-    agent that knows colours and does not look where a key leads.
+    """The share of levels solved by opening any lock that fits, or the one with the gem behind it if there is
+    one: by an agent that knows colours and does not look where a key leads.
 
     A distractor fits each of the locks with the same chance. With n of them at a lock the right one is taken
     with 1 / (1 + n); the mean of the product over all but the gem's is the coefficient of a power series.

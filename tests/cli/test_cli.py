@@ -280,6 +280,17 @@ def test_a_backend_that_cannot_run_here(finished, tmp_path, capsys):
     assert scores[0] == scores[1]
 
 
+def test_an_experiment_without_detail(finished, capsys):
+    refused(capsys, ["eval", finished, "--detail"], "--detail is for lte and box-world")
+
+
+def test_a_task_without_detail(tmp_path, capsys):
+    run = tmp_path / "copy"
+    few = ["--training.steps", "5", "--training.eval-every", "0", "--training.checkpoint-every", "5"]
+    assert main(["train", "lte", "--preset", "smoke", *few, "--run", str(run)]) == 0
+    refused(capsys, ["eval", run, "--detail", "--device", "cpu"], "'copy'", "addition, control, program")
+
+
 @pytest.mark.parametrize("name", [3, [], {}, "nth"])
 def test_an_experiment_there_is_not(finished, tmp_path, capsys, name):
     path = tmp_path / "run"
