@@ -103,8 +103,8 @@ def make_problem(config: Config, device: torch.device) -> Agent:
 class Growing(AgentProblem):
     """Levels grow with success: all numbers of distractors one by one, then the lengths.
 
-    With one box no distractor matters, since the gem is seen. With two and up to five distractors 79 % can be
-    had by guessing: `grow_at` should be more, or longer ways come before it is known where a key leads.
+    With one box no distractor matters, since the gem is seen. Of one and two with up to five distractors 79 %
+    can be had by guessing: `grow_at` should be more, or longer ways come before it is known where keys lead.
 
     `grow_at`: the share solved in an interval that makes them grow. `counts`: how many lengths and numbers of
     distractors there are.

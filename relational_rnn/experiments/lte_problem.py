@@ -99,7 +99,7 @@ def score_operations(
     """The same samples as `score`'s by their operations, the innermost first ("loops, sums").
 
     Of each: `samples`, `accuracy` and `solved` as in `score`, and `digits`, the share right of the answers'
-    last digits, of those before them, and so on: each is learned by itself.
+    last digits, of those before them, and so on.
     """
     generator = torch.Generator(device).manual_seed(seed)
     found = defaultdict(list)  # of every sample, which digits are right from the last one on

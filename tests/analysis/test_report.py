@@ -126,6 +126,17 @@ def test_another_way_of_training_is_another_row(tmp_path):
     )
 
 
+def test_of_other_ways_the_newest_comes_first_and_not_the_best(tmp_path):
+    for beta2, score in ((0.9, 0.97), (0.95, 0.5), (0.99, 0.7)):
+        add(tmp_path, accuracies(score), training={"adam_beta2": beta2})
+    found = results.load_all(tmp_path / "results")
+    days = {0.9: "2026-01-02", 0.95: "2026-01-03", 0.99: "2026-01-01"}
+    for result in found.values():
+        result["started"] = days[result["overrides"]["training.adam_beta2"]]
+    rows = report_rows.outcomes(BY_KEY["nth-16-rmc"], found)
+    assert [outcome.values("eval_accuracy") for outcome in rows] == [[0.5], [0.97], [0.7]]
+
+
 def test_another_difficulty_is_no_row_of_table_1(tmp_path):
     records = [{"step": preset("lte", "fast").training.steps, "eval_accuracy": 0.999, "eval_solved": 0.99}]
     add(tmp_path, records, "lte", task="copy")
