@@ -28,20 +28,18 @@ def to(state, device):
 @pytest.mark.parametrize("name", GAMES)
 def test_a_step_is_the_cpus(name):
     here, there = GAMES[name]("cpu"), GAMES[name]("cuda")
-    generator, cuda_generator = torch.Generator().manual_seed(0), torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     state = here.reset(256, generator)
     for _ in range(40):
-        actions = torch.randint(here.num_actions, (256,), generator=generator)
-        on_gpu = to(state, "cuda")
+        chance = [torch.randint(here.num_actions, (256,), generator=generator)]
         if isinstance(here, MiniPacman):
-            uniform = torch.rand(256, here.uniforms_per_step, generator=generator)
-            state, step = here.step_given(state, actions, uniform)
-            other, other_step = there.step_given(on_gpu, actions.cuda(), uniform.cuda())
-            compared = tensors(state), tensors(other)
+            chance.append(torch.rand(256, here.uniforms_per_step, generator=generator))
         else:
-            state, step = here.step(state, actions, generator)
-            _, other_step = there.step(on_gpu, actions.cuda(), cuda_generator)
-            compared = tensors(step.final), tensors(other_step.final)
+            state = here.restock(state, generator)
+        on_gpu = to(state, "cuda")
+        state, step = here.step_given(state, *chance)
+        other, other_step = there.step_given(on_gpu, *(drawn.cuda() for drawn in chance))
+        compared = tensors(state) + tensors(step.final), tensors(other) + tensors(other_step.final)
         for a, b in zip(*compared, strict=True):
             torch.testing.assert_close(b.cpu(), a)
         torch.testing.assert_close(other_step.reward.cpu(), step.reward)
