@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, select
+from relational_rnn.kernels import lstm as fused
 
 
 def same_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -91,6 +92,9 @@ class ConvLSTM(RecurrentCore):
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
             return x.new_empty(*x.shape[:2], *self.output_shape), state
+        layout = fused.Layout(self.output_shape[:2], self.kernel_size, "ijfo", self.forget_bias)
+        if fused.takes(x, self.output_channels, layout):
+            return self._scan_fused(x, state, resets, layout)
         from_input = same_conv2d(x.flatten(0, 1), self.input_conv.weight, self.input_conv.bias)
         from_input = from_input.unflatten(0, x.shape[:2])  # [T, B, Y, X, 4O]
         fresh = None if resets is None else self.initial_like(state)
@@ -101,6 +105,18 @@ class ConvLSTM(RecurrentCore):
             output, state = self._step(from_input[t], state)
             outputs.append(output)
         return torch.stack(outputs), state
+
+    def _scan_fused(self, x: Tensor, state, resets: Tensor | None, layout: fused.Layout):
+        weight, bias, width = self.hidden_conv.weight, self.input_conv.bias, self.output_channels
+        if bias is not None:
+            bias = bias + self.hidden_conv.bias
+        from_input = same_conv2d(x.flatten(0, 1), self.input_conv.weight, bias)  # [T B, Y, X, 4O]
+        from_input = from_input.reshape(x.shape[0], -1, 4 * width)
+        hidden, cell = (part.to(weight.dtype).reshape(-1, width) for part in state)
+        matrix = weight.to(from_input.dtype).permute(2, 3, 1, 0).reshape(-1, 4 * width)  # [taps O, 4O]
+        output, hidden, cell = fused.scan(from_input, hidden, cell, matrix, resets, layout)
+        shape = (-1, *self.output_shape)
+        return output.view(x.shape[0], *shape), (hidden.view(shape), cell.view(shape))
 
     def _step(self, from_input: Tensor, state):
         weight, bias = self.hidden_conv.weight, self.hidden_conv.bias

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, require_sizes, select
+from relational_rnn.kernels import lstm as fused
 
 SHUT = 1e4  # a gate's input that makes it 0 exactly, in every type
 ALIGNED = 8  # features: a GPU multiplies rows that do not begin at whole 16 bytes at half the speed
@@ -74,6 +75,8 @@ class LSTM(RecurrentCore):
             return x.new_empty(x.shape[0], x.shape[1], self.hidden_size), state
         if resets is None:
             return self._run(x, state)
+        if fused.takes(x, self.hidden_size):
+            return self._scan_fused(x, state, resets)
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return super().scan(x, state, resets)  # where to cut is not known while a graph is captured
         fresh = self.initial_like(state)
@@ -86,6 +89,21 @@ class LSTM(RecurrentCore):
                 output, state = self._run(x[begin:end], state)
                 outputs.append(output)
         return torch.cat(outputs), state
+
+    def _scan_fused(self, x: Tensor, state, resets: Tensor):
+        lstm, dtype = self.lstm, self.computed_in(x.device.type)
+        bias = lstm.bias_ih_l0 + lstm.bias_hh_l0
+        with torch.autocast(x.device.type, enabled=False):
+            missing = _missing(x, x.shape[-1])
+            inputs = F.linear(
+                F.pad(x, (0, missing)).to(dtype),
+                F.pad(lstm.weight_ih_l0, (0, missing)).to(dtype),
+                bias.to(dtype),
+            )
+            hidden, cell = (part.to(dtype) for part in state)
+            weight = lstm.weight_hh_l0.to(dtype).t()
+            output, hidden, cell = fused.scan(inputs, hidden, cell, weight, resets)
+        return output, (hidden, cell)
 
     def scan_late(self, x: Tensor, begins: Tensor, input_weight: Tensor | None = None):
         """Without a reset, which cuDNN does not know: with its input gates shut a state of zeros stays as it

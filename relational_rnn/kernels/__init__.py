@@ -1,0 +1,25 @@
+"""What is asked before a fused kernel is taken; importing this needs no Triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+
+def why_not_triton(x: Tensor) -> str | None:
+    """Why Triton kernels cannot take this tensor, or None if they can."""
+    if not (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):  # the interpreter is for tests
+        return f"the input is on {x.device}, not on a CUDA GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if x.dtype == torch.float64:
+        return "the dtype is float64; allowed: float32, bfloat16, float16"
+    return None
+
+
+def transformed() -> bool:
+    """Whether a torch.func transform such as vmap is active: hand-written backward passes know none."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None

@@ -6,8 +6,6 @@ the hand-written recurrence (recurrence.py) runs: torch's, or Triton's on a GPU.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from types import ModuleType
 from typing import NamedTuple
 
@@ -15,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relational_rnn.kernels import recurrence, reference, rows_torch
+from relational_rnn.kernels import recurrence, reference, rows_torch, transformed, why_not_triton
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Weights
 
@@ -50,18 +48,14 @@ def _why_not_recurrence(weights: Weights, input_rows: int) -> str | None:
         return f"num_blocks is {len(weights.blocks)}; allowed: 1"
     if input_rows > 1:
         return f"input_rows is {input_rows}; allowed: 1"
-    if not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None:
+    if transformed():
         return "a torch.func transform such as vmap is active"
     return None
 
 
 def _why_not_triton(memory: Tensor, weights: Weights) -> str | None:
-    if not (memory.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):  # the interpreter is for tests
-        return f"the input is on {memory.device}, not on a CUDA GPU"
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    if memory.dtype == torch.float64:
-        return "the dtype is float64; allowed: float32, bfloat16, float16"
+    if reason := why_not_triton(memory):
+        return reason
     rows, features = memory.shape[0] * memory.shape[1], weights.blocks[0].qkv_weight.shape[0]
     if rows * (features + 64) >= 2**31:
         return f"batch x slots x features is {rows * features}; allowed: under 2**31, run the batch in parts"

@@ -1,0 +1,30 @@
+"""Checks the fused LSTM recurrence on the CPU, through Triton's interpreter; test_lstm.py runs this.
+
+float64 goes to the specification, step by step.
+"""
+
+import sys
+
+import torch
+
+from relational_rnn import LSTM
+from tests.kernels.lstms import CASES, compare
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)  # torch.empty holds NaN
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    failures = 0
+    for name in CASES:
+        found = compare(name, "cpu")
+        worst = max(found, key=found.get)
+        print(f"{name}: worst {worst} {found[worst]:.1e}")
+        failures += not found[worst] < 1e-5
+    core, nothing = LSTM(3, 4), torch.full((2, 4), torch.nan)
+    output, _ = core(torch.randn(1, 2, 3), (nothing, nothing), resets=torch.tensor([[True, True]]))
+    return failures + (not output.isfinite().all())
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))

@@ -1,0 +1,58 @@
+"""The fused recurrence of LSTM and ConvLSTM: on a GPU where there is one, and in Triton's interpreter."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from relational_rnn.cores.conv_lstm import ConvLSTM
+from relational_rnn.cores.lstm import LSTM
+from relational_rnn.kernels import lstm as fused
+from tests.kernels.lstms import CASES, compare
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+
+
+@needs_triton
+def test_in_the_interpreter():
+    """Outputs, states and every gradient within 1e-5 of float64, with torch.empty full of NaN."""
+    root = Path(__file__).parent.parent.parent
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    command = [sys.executable, "-m", "tests.kernels.interpreted_lstm"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert done.stdout.count("worst") == len(CASES)
+
+
+@needs_gpu
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_gpu(name, autocast, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the input's convolution
+    found = compare(name, "cuda", autocast)
+    assert max(found.values()) < (1e-5 if autocast is None else 0.02), found
+
+
+def test_a_state_of_nan_is_forgotten_where_an_episode_begins():
+    """In every implementation: a reset replaces the state and does not multiply it by zero."""
+    for core in (LSTM(3, 4), ConvLSTM((2, 2, 3), 4, 2)):
+        state = tuple(torch.full_like(part, torch.nan) for part in core.initial_state(2))
+        x = torch.randn(2, 2, *core.input_shape)
+        output, _ = core(x, state, resets=torch.tensor([[True, True], [False, True]]))
+        assert output.isfinite().all()
+
+
+def test_what_it_does_not_take_goes_the_other_way(monkeypatch):
+    x = torch.zeros(1, 2, 3)
+    assert not fused.takes(x, 4)  # on a CPU
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if importlib.util.find_spec("triton") is not None:
+        assert fused.takes(x, 4)
+        assert not fused.takes(x, 2**29)  # 32-bit indices would not do
+    assert not fused.takes(x.double(), 4)
+    assert not torch.func.vmap(lambda part: torch.tensor(fused.takes(part, 4)))(x[None]).item()
