@@ -22,12 +22,13 @@ from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict
 from relational_rnn.training.device import pick_device
-from relational_rnn.training.weights import free_backends, load_weights
+from relational_rnn.training.weights import free_backends, load_weights, newest_weights
 
 WEIGHTS = Path(__file__).parent / "weights"
 NAMES = re.compile(r"[a-z0-9][a-z0-9-]*")
 MAX_BYTES = 4_000_000  # of a file in the package
 MAX_LOSS = 0.005  # of accuracy, by rounding to 16 bits
+SCORED = {"nth-farthest": "accuracy", "lte": "accuracy", "box-world": "sampled_solved"}  # a share, of each
 
 
 class Pretrained(NamedTuple):
@@ -82,11 +83,28 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
     return Pretrained(model.to(pick_device(device)).eval(), config, about)
 
 
+def packaged(source: str) -> bool:
+    """Whether this names a model in the package; a folder of that name comes first."""
+    return not Path(source).exists() and source in available()
+
+
 def load(source: str, *, device: str = "cpu") -> Pretrained:
     """A run folder, or the name of a model in the package."""
-    if not Path(source).exists() and source in available():
-        return load_pretrained(source, device=device)
-    return load_run(source, device=device)
+    return load_pretrained(source, device=device) if packaged(source) else load_run(source, device=device)
+
+
+def begin_with(source: str, experiment: str, model: nn.Module) -> None:
+    """Put the weights of a run folder, or of a model in the package, into one that is to be trained."""
+    inside = load_pretrained(source) if packaged(source) else None
+    run, other, _ = (None, None, None) if inside else open_run(source)
+    name = inside.about["experiment"] if inside else other.NAME
+    if name != experiment or experiment == "lm":  # whose words may be others
+        allowed = f"a run of {experiment}, and none for lm"
+        raise ValueError(f"weights are of a run of {name}; allowed: {allowed}")
+    if inside:
+        checkpoint.load_model(model, inside.model.state_dict(), Path(source))
+    else:
+        newest_weights(run, model)
 
 
 def _empty(experiment: ModuleType, config: Any) -> nn.Module:
@@ -111,6 +129,7 @@ def release(
 ) -> dict:
     """Write NAME.safetensors and NAME.json from a run's newest weights -> the JSON's content.
 
+    The accuracy of an agent is the share of levels, `samples` of them, that it solves with drawn actions.
     Nothing is written if the rounded weights are less accurate by more than half a percentage point.
     """
     require(bool(NAMES.fullmatch(name)), "name", name, "lower-case letters, digits and hyphens")
@@ -121,16 +140,15 @@ def release(
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; allowed: a folder, or a name for a new one")
     model, config, about = load_run(run, device=device)
-    if not hasattr(config, "eval_samples"):
-        raise ValueError(
-            f"{run} is of {about['experiment']!r}, which has no accuracy; allowed: nth-farthest, lte"
-        )
+    experiment = load_experiment(about["experiment"])
+    if experiment.NAME not in SCORED:
+        known = ", ".join(SCORED)
+        raise ValueError(f"{run} is of {experiment.NAME!r}, which has no accuracy; allowed: {known}")
     rounded = {name: _half(name, tensor) for name, tensor in model.state_dict().items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in rounded.values())
     if size > MAX_BYTES:
         raise ValueError(f"the weights of {run} take {size:,} bytes in 16 bits; allowed: {MAX_BYTES:,}")
 
-    experiment = load_experiment(about["experiment"])
     before = _accuracy(experiment, config, model, samples)
     checkpoint.load_model(model, rounded, path)
     after = _accuracy(experiment, config, model, samples)
@@ -165,10 +183,15 @@ def _half(name: str, tensor: Tensor) -> Tensor:
 
 
 def _accuracy(experiment: ModuleType, config: Any, model: nn.Module, samples: int) -> float:
-    """By the experiment's own evaluation, on that many fresh samples, in float32."""
+    """By the experiment's own evaluation, on that many fresh samples or levels, in float32."""
     device = next(model.parameters()).device
+    if experiment.NAME == "box-world":
+        games = min(samples, config.evaluation.games)
+        config = replace(config, evaluation=replace(config.evaluation, episodes=samples, games=games))
+    else:
+        config = replace(config, eval_samples=samples)
     with torch.random.fork_rng(devices=[]):
-        problem = experiment.make_problem(replace(config, eval_samples=samples), device)
+        problem = experiment.make_problem(config, device)
     problem.model = model
     with torch.no_grad():
-        return problem.evaluate()["accuracy"]
+        return problem.evaluate()[SCORED[experiment.NAME]]

@@ -7,6 +7,7 @@ A figure is drawn from `Run`s, read from run folders or from results; nothing is
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -225,11 +226,13 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
     scale = scale_of(metric)
     named = labels(runs)
     spectrum = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(named)))
+    most = max(Counter(group[0].core for group in named.values()).values(), default=0)
+    many = len(named) > MANY or most > len(DASHES)  # too many to tell apart by a core's colour and dashes
     for number, (label, group) in enumerate(named.items()):
         core = group[0].core
         colour, dash = colour_of(core, used), DASHES[lines.setdefault(core, 0) % len(DASHES)]
         lines[core] += 1
-        if len(named) > MANY:  # too many to tell apart by a core's colour and dashes
+        if many:
             colour = spectrum[number]
         curves = [_over(run, metric, frames) for run in group]
         x, middle, low, high = band(curves)

@@ -9,13 +9,14 @@ from relational_rnn.cli.play import game_options, whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc record GAME PATH [--run FOLDER [--sampled]] [--seed N] [--episodes N] [--frames N] [--mode NAME]
+usage: rmc record GAME PATH [--run SOURCE [--sampled]] [--seed N] [--episodes N] [--frames N] [--mode NAME]
 
 games: box-world, mini-pacman (its modes: regular, avoid, hunt, ambush, rush)
-Films the agent of a run folder, with its newest weights, on fresh levels of the run's own game: the best
-action of every step, or with --sampled one drawn from its policy. Without --run the player moves at random,
-and --mode chooses the game. The film goes into PATH, a .gif, or an .mp4 (which needs ffmpeg), and ends after
---episodes (1) or --frames (600), whichever comes first. A file that exists is not overwritten.
+Films an agent on fresh levels of its own game: that of a run folder, with its newest weights, or one in the
+package by its name (box-world-viewport). It takes the best action of every step, or with --sampled one drawn
+from its policy. Without --run the player moves at random, and --mode chooses the game. The film goes into
+PATH, a .gif, or an .mp4 (which needs ffmpeg), and ends after --episodes (1) or --frames (600), whichever
+comes first. A file that exists is not overwritten.
 """
 FILM_SEED = 3 * 2**30  # films show levels no training seed reaches
 
@@ -28,7 +29,7 @@ def main(arguments: list[str]) -> int:
     rest, episodes = take_option(rest, "--episodes", default="1")
     rest, frames = take_option(rest, "--frames", default="600")
     rest, mode = take_option(rest, "--mode")
-    rest, folder = take_option(rest, "--run")
+    rest, source = take_option(rest, "--run")
     sampled = "--sampled" in rest
     rest = [argument for argument in rest if argument != "--sampled"]
     if len(rest) != 2:
@@ -41,9 +42,9 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"{path} exists already; choose another path")
     if not path.parent.is_dir():
         raise UsageError(f"folder {path.parent} does not exist")
-    if folder is None and sampled:
+    if source is None and sampled:
         raise UsageError("--sampled needs --run: without it the player is random anyway")
-    if folder is not None and mode is not None:
+    if source is not None and mode is not None:
         raise UsageError(f"--mode {mode!r} is not allowed with --run: a run has its own game")
     options = game_options(game, mode)
 
@@ -51,27 +52,26 @@ def main(arguments: list[str]) -> int:
 
     with user_errors():
         options |= dict(seed=seed, episodes=episodes, max_frames=frames)
-        if folder is None:
+        if source is None:
             scores = record(game, path, **options)
         else:
-            env, player = trained_player(game, folder, greedy=not sampled, seed=seed)
+            env, player = trained_player(game, source, greedy=not sampled, seed=seed)
             scores = record(env, path, policy=player, **options | {"seed": FILM_SEED + seed})
     said = ", ".join(f"{score:g}" for score in scores) or "none, no episode ended"
     print(f"film: {path}; scores: {said}")
     return 0
 
 
-def trained_player(game: str, folder: str, *, greedy: bool, seed: int):
-    """The run's game and its agent, on the CPU."""
+def trained_player(game: str, source: str, *, greedy: bool, seed: int):
+    """The game of a run folder or of a model in the package, and its agent, on the CPU."""
     import torch
 
     from relational_rnn.agents.playing import NetworkPlayer
-    from relational_rnn.experiments import open_run
-    from relational_rnn.training.weights import load_weights
+    from relational_rnn.experiments import load_experiment
+    from relational_rnn.pretrained import load
 
-    run, experiment, config = open_run(folder)
-    if game != experiment.NAME:
-        raise UsageError(f"run folder {folder} is of experiment {experiment.NAME!r}, not {game!r}")
-    env, network = experiment.make_player(config, torch.device("cpu"))
-    load_weights(run, network)
-    return env, NetworkPlayer(network.eval(), greedy=greedy, seed=seed)
+    network, config, about = load(source)
+    if game != about["experiment"]:
+        raise UsageError(f"{source} is of experiment {about['experiment']!r}, not {game!r}")
+    env = load_experiment(game).make_env(config.task, torch.device("cpu"))
+    return env, NetworkPlayer(network, greedy=greedy, seed=seed)

@@ -12,7 +12,7 @@ usage: rmc release RUN NAME [--samples N] [--into FOLDER] [--device auto|cpu|cud
 
 Writes NAME.safetensors (the run's newest weights in 16 bits) and NAME.json (settings, command, commit,
 accuracy, SHA-256) into the package's weights/ or --into. Both precisions are scored on the same --samples
-(100,000) fresh samples; a loss of more than 0.5 points, or a file over 4 MB, is refused.
+(100,000) fresh samples, of BoxWorld levels; a loss of more than 0.5 points, or a file over 4 MB, is refused.
 In Python: relational_rnn.pretrained.load_pretrained(NAME).
 """
 

@@ -58,8 +58,11 @@ def main(arguments: list[str]) -> int:
 
 def from_anywhere(config):
     """With whole paths, so that a run finds its data wherever it is resumed or evaluated."""
+    from relational_rnn.pretrained import packaged
+
     given = {name: getattr(config, name) for name in ("data", "prepared") if getattr(config, name, "")}
-    if weights := config.training.weights:
+    weights = config.training.weights
+    if weights and not packaged(weights):
         config = replace(config, training=replace(config.training, weights=str(Path(weights).absolute())))
     return replace(config, **{name: str(Path(path).absolute()) for name, path in given.items()})
 
@@ -172,17 +175,14 @@ def make_trainer(experiment, config, begins: bool = False):
     from relational_rnn.training.device import pick_device
     from relational_rnn.training.loop import Trainer
     from relational_rnn.training.tracking import check_tracker
-    from relational_rnn.training.weights import begin_with
 
     check_tracker(config.training.track)
     device = pick_device(distributed.join(config.training.device))
     problem = experiment.make_problem(config, device)
     if begins and config.training.weights:
-        run, other, _ = open_run(config.training.weights)
-        if other.NAME != experiment.NAME or experiment.NAME == "lm":  # whose words may be others
-            allowed = f"a run of {experiment.NAME}, and none for lm"
-            raise ValueError(f"weights are of a run of {other.NAME}; allowed: {allowed}")
-        begin_with(run, problem.model)
+        from relational_rnn.pretrained import begin_with
+
+        begin_with(config.training.weights, experiment.NAME, problem.model)
     return Trainer(problem, config.training, device)
 
 

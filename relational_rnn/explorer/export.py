@@ -21,7 +21,8 @@ from relational_rnn.explorer.results import export_results
 PAGE = Path(__file__).parent / "page"
 DATA = "data.js"
 PREFIX = "window.explorerData = "
-SHOWN = ("nth-farthest", "lte", "box-world", "mini-pacman")
+GAMES = ("box-world", "mini-pacman")
+SHOWN = ("nth-farthest", "lte", *GAMES)
 MAX_BYTES = 6_000_000  # that a page loads in a moment
 
 
@@ -29,11 +30,11 @@ def collect(runs: list[Path], results: Path | None = None, *, weights: Path = pr
     """Everything the page shows. What could not be used of a run is in `notices`."""
     data: dict = {"memory": [], "games": [], "programs": [], "notices": []}
     for name in pretrained.available(weights):
-        packaged = pretrained.load_pretrained(name, folder=weights)
-        if packaged.about["experiment"] == "nth-farthest":
-            data["memory"].append(
-                export_model(name, packaged.config.task, packaged.model, packaged.about["accuracy"])
-            )
+        model, config, about = pretrained.load_pretrained(name, folder=weights)
+        if about["experiment"] == "nth-farthest":
+            data["memory"].append(export_model(name, config.task, model, about["accuracy"]))
+        elif about["experiment"] in GAMES:
+            data["games"].append(export_episodes(name, game_of(about["experiment"], config), model))
     read = [read_run(path) for path in runs]
     for path, run in zip(runs, read, strict=True):
         if notice := run.notice():

@@ -55,7 +55,7 @@ class Training:
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """fp32 everywhere, TF32 products on the GPU, or bf16 autocast with fp32 weights."""
     weights: str = field(default="", metadata=ADDED)
-    """A run folder whose newest weights are the first ones here, of the same model; none: fresh ones."""
+    """A run folder, or a model in the package, whose weights are the first ones here; none: fresh ones."""
     device: str = "auto"
     """auto (CUDA where there is one), cpu, cuda or cuda:N."""
     cuda_graph: bool = True

@@ -14,12 +14,12 @@ from relational_rnn.training.run_folder import RunFolder, RunFolderError
 
 def load_weights(run: RunFolder, model: nn.Module) -> dict:
     """Put a run's newest weights into a model that is to be used -> their step and seconds."""
-    step_and_seconds = begin_with(run, model)
+    step_and_seconds = newest_weights(run, model)
     free_backends(model)
     return step_and_seconds
 
 
-def begin_with(run: RunFolder, model: nn.Module) -> dict:
+def newest_weights(run: RunFolder, model: nn.Module) -> dict:
     """Put a run's newest weights into the model, averaged where the run averages -> their step and seconds.
 
     They are the last checkpoint's, or those kept at the end of a run whose checkpoints are gone or older: the

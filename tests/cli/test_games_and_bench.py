@@ -70,6 +70,16 @@ def test_play_without_a_terminal(monkeypatch, capsys):
     refused(capsys, ["play", "box-world"], "not a terminal")
 
 
+def test_record_the_agent_in_the_package(tmp_path, capsys):
+    path = tmp_path / "film.gif"
+    arguments = ["record", "box-world", str(path), "--run", "box-world-viewport", "--frames", "4"]
+    assert main(arguments) == 0
+    assert path.stat().st_size > 1000
+    wrong = ["record", "mini-pacman", str(tmp_path / "other.gif"), "--run", "box-world-viewport"]
+    assert main(wrong) == 2
+    assert "box-world-viewport is of experiment 'box-world', not 'mini-pacman'" in capsys.readouterr().err
+
+
 def test_record_a_short_film(tmp_path, capsys):
     path = tmp_path / "film.gif"
     arguments = ["record", "mini-pacman", str(path), "--frames", "5", "--seed", "1", "--mode", "hunt"]

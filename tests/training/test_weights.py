@@ -7,6 +7,7 @@ import torch
 
 from relational_rnn.cli.__main__ import main
 from relational_rnn.experiments import open_run
+from relational_rnn.pretrained import load_pretrained
 from relational_rnn.training import checkpoint
 from relational_rnn.training.run_folder import RunFolderError
 from relational_rnn.training.weights import load_weights
@@ -102,6 +103,18 @@ def test_the_other_run_may_be_gone_when_it_goes_on(finished, tmp_path, capsys):
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert main(["eval", str(tmp_path / "run"), "--device", "cpu"]) == 0
     assert '"step": 1' in capsys.readouterr().out
+
+
+def test_a_run_begins_with_weights_of_the_package(tmp_path):
+    name, run = "nth-farthest-8x16", tmp_path / "run"
+    small = ["--training.steps", "1", "--training.batch-size", "2", "--training.log-every", "1"]
+    small += ["--training.eval-every", "0", "--training.checkpoint-every", "1", "--eval-samples", "2"]
+    small += ["--training.device", "cpu", "--training.precision", "fp32"]
+    arguments = ["train", "nth-farthest", "--preset", "fast", *small, "--training.weights", name]
+    assert main([*arguments, "--run", str(run)]) == 0
+    tensors, _ = checkpoint.load(run / "checkpoints" / "step-000000000.safetensors")
+    for part, value in load_pretrained(name).model.state_dict().items():
+        assert torch.equal(tensors[f"model/{part}"], value)
 
 
 @pytest.mark.parametrize(
