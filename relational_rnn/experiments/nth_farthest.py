@@ -50,6 +50,9 @@ class Computer:
     """Words read, and words written, in a step. The paper tried 1, 2 and 4."""
     compile: bool = True
     """On a GPU: fuse the memory's kernels, for half the time of an update; needs Triton."""
+    fused: bool = field(default=True, metadata=ADDED)
+    """On a GPU: a step of the memory as one kernel (kernels/dnc.py) instead, where it applies: one head and
+    words of up to 128 features."""
 
     def __post_init__(self):
         for name in ("memories", "memory_size", "heads"):
@@ -121,6 +124,7 @@ def build_core(config: Config, device: torch.device) -> RecurrentCore:
             hidden_size=dnc.memory_size,
             num_layers=2,
             compile=dnc.compile and device.type == "cuda",
+            fused=dnc.fused,
         )
     return build_rmc(model, input_size, forget_bias=model.forget_bias)
 
