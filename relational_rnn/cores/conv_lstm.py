@@ -121,7 +121,8 @@ class ConvLSTM(RecurrentCore):
     def _step(self, from_input: Tensor, state):
         weight, bias = self.hidden_conv.weight, self.hidden_conv.bias
         hidden, cell = (part.to(weight.dtype) for part in state)
-        gates = from_input + same_conv2d(hidden, weight, bias)  # [B, Y, X, 4O]
+        from_hidden = same_conv2d(hidden, weight, bias)  # [B, Y, X, 4O]
+        gates = from_input.to(weight.dtype) + from_hidden.to(weight.dtype)  # float32 under autocast too
         hidden, cell = lstm_gates(gates, cell, self.forget_bias)
         return hidden, (hidden, cell)
 
