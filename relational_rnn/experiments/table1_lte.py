@@ -262,9 +262,9 @@ def paper() -> Config:
 
 
 def fast() -> Config:
-    """The paper's tasks with Muon, a decaying rate, lengths one after the other, and batches so small that two
-    tasks share a GPU. The RMC has 4 slots of 256: a sequence is one launch; and unit gates, with which it
-    learns addition sooner.
+    """The paper's tasks with Muon, a decaying rate, lengths one after the other, and batches so small that
+    two tasks share a GPU. The RMC has 4 slots of 256: a sequence is one launch; and unit gates, with which
+    it learns addition sooner.
 
     rmc train lte --preset fast --task program --core rmc
     On an H200, two tasks at once, 9 minutes each: control with --curriculum.also sums differences 75.7 % (the
