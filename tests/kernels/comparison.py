@@ -1,10 +1,25 @@
 """Runs a core fused and as the specification in float64, and gives the error of everything that comes out."""
 
 import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import torch
 
 from relational_rnn import RelationalMemory
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def in_the_interpreter(module):
+    """Run a module in a process whose Triton kernels are interpreted on the CPU -> what it printed."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    return done.stdout
 
 
 def build(config, *, inputs=5, device="cpu", seed=0):

@@ -1,10 +1,6 @@
 """The fused recurrence of LSTM and ConvLSTM: on a GPU where there is one, and in Triton's interpreter."""
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +8,7 @@ import torch
 from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.kernels import lstm as fused
+from tests.kernels.comparison import in_the_interpreter
 from tests.kernels.lstms import CASES, compare
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -21,12 +18,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 @needs_triton
 def test_in_the_interpreter():
     """Outputs, states and every gradient within 1e-5 of float64, with torch.empty full of NaN."""
-    root = Path(__file__).parent.parent.parent
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "tests.kernels.interpreted_lstm"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert done.stdout.count("worst") == len(CASES)
+    assert in_the_interpreter("tests.kernels.interpreted_lstm").count("worst") == len(CASES)
 
 
 @needs_gpu

@@ -1,16 +1,12 @@
 """The fused kernels: on a GPU where there is one, and everywhere in Triton's interpreter."""
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from relational_rnn import RelationalMemory
-from tests.kernels.comparison import build, errors, examples, run
+from tests.kernels.comparison import build, errors, examples, in_the_interpreter, run
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -19,12 +15,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 @needs_triton
 def test_kernels_in_the_interpreter():
     """Every kernel, forward and backward, against the float64 specification, with torch.empty full of NaN."""
-    root = Path(__file__).parent.parent.parent
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "tests.kernels.interpreted"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert done.stdout.count("worst") == 12
+    assert in_the_interpreter("tests.kernels.interpreted").count("worst") == 12
 
 
 CONFIGS = {
