@@ -96,15 +96,14 @@ def load(source: str, *, device: str = "cpu") -> Pretrained:
 def begin_with(source: str, experiment: str, model: nn.Module) -> None:
     """Put the weights of a run folder, or of a model in the package, into one that is to be trained."""
     inside = load_pretrained(source) if packaged(source) else None
-    run, other, _ = (None, None, None) if inside else open_run(source)
-    name = inside.about["experiment"] if inside else other.NAME
+    name = inside.about["experiment"] if inside else open_run(source)[1].NAME
     if name != experiment or experiment == "lm":  # whose words may be others
         allowed = f"a run of {experiment}, and none for lm"
         raise ValueError(f"weights are of a run of {name}; allowed: {allowed}")
     if inside:
         checkpoint.load_model(model, inside.model.state_dict(), Path(source))
     else:
-        newest_weights(run, model)
+        newest_weights(open_run(source)[0], model)
 
 
 def _empty(experiment: ModuleType, config: Any) -> nn.Module:
