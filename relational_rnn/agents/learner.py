@@ -15,7 +15,7 @@ from torch import Tensor
 
 from relational_rnn.agents import rollout
 from relational_rnn.agents.evaluation import scores
-from relational_rnn.agents.network import AgentNetwork
+from relational_rnn.agents.network import AgentNetwork, Output, fused
 from relational_rnn.agents.rollout import Carry, Unroll
 from relational_rnn.agents.vtrace import log_probability, losses, vtrace
 from relational_rnn.cores.base import require
@@ -52,7 +52,8 @@ class Learning:
     time_outs: Literal["end", "bootstrap"] = field(default="end", metadata=ADDED)
     """An episode whose time is up ends like any other, as in IMPALA, or is worth what its last step was."""
     compile: bool = field(default=True, metadata=ADDED)
-    """Where games run on a GPU: fuse their kernels with torch.compile, some seconds at the start."""
+    """Where games run on a GPU: fuse their kernels, and those around the core, with torch.compile; half a
+    minute at the start."""
 
     def __post_init__(self):
         for name in ("unroll", "updates_per_unroll"):
@@ -71,6 +72,11 @@ class Learning:
 def agent_loss(network: AgentNetwork, unroll: Unroll, learning: Learning) -> tuple[Tensor, dict[str, Tensor]]:
     """The V-trace actor-critic loss of an unroll, acted by this network or an older one."""
     output, _ = network(unroll.inputs, unroll.start, unroll.first)  # [T + 1, B, ...]
+    return loss_of_output(output, unroll, learning)
+
+
+def loss_of_output(output: Output, unroll: Unroll, learning: Learning) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same, from what the network says of every step."""
     logits, values = output.logits[:-1], output.value[:-1]
     log_ratios = log_probability(logits, unroll.actions) - log_probability(unroll.logits, unroll.actions)
     discounts = (~unroll.done).float() * learning.discount
@@ -137,8 +143,12 @@ class Agent(Problem):
         self.frames = torch.zeros((), dtype=torch.long, device=eval_env.device)  # steps of all games together
 
     def loss_of(self, unroll: Unroll) -> tuple[Tensor, dict[str, Tensor]]:
-        loss, metrics = agent_loss(self.model, unroll, self.learning)
-        return loss, metrics | episode_sums(unroll, self.solved_at)
+        loss, sums = loss_of_output, episode_sums
+        if self.model.fuses:
+            loss, sums = fused(loss), fused(sums)
+        output, _ = self.model(unroll.inputs, unroll.start, unroll.first)
+        found, metrics = loss(output, unroll, self.learning)
+        return found, metrics | sums(unroll, self.solved_at)
 
     def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
         record: dict[str, int | float] = {"frames": int(self.frames)}
@@ -184,7 +194,8 @@ class AgentProblem(Agent):
     ):
         # A copy: Gymnasium's games are not values, and an evaluation begins new ones in their place.
         super().__init__(network, learning, eval_env=eval_env or copy.copy(env), **options)
-        self.env = base.compiled(env) if learning.compile and base.worth_compiling(env) else env
+        network.fuses = learning.compile and base.worth_compiling(env)
+        self.env = base.compiled(env) if network.fuses else env
         self.games, self.seed, self.stagger = games, seed, stagger
         self.generators = {"games": torch.Generator(env.device).manual_seed(seed)}
         self.shares = shares = learning.updates_per_unroll

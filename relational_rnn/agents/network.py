@@ -6,8 +6,9 @@ Shapes: T steps, B games, A actions; an image `[..., C, h, w]` becomes a grid of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise, product
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from relational_rnn.cores.base import RecurrentCore, State, initialize_like_sonnet, require, select
 
 NO_ACTION = -1  # the last action at the first step of an episode
+MOST_PATCHES = 64  # cells of an image up to which its convolutions are matrix products on a GPU
 
 
 class Inputs(NamedTuple):
@@ -38,6 +40,12 @@ class Ready(NamedTuple):
 
     fresh: State  # the core's initial state of B games
     folded: Any  # the core's weights multiplied out and cast (RelationalMemory.fold), or None
+
+
+@cache
+def fused(function: Callable) -> Callable:
+    """The same with its small kernels fused by torch.compile, some seconds at the first call of a shape."""
+    return torch.compile(function, dynamic=False)
 
 
 class Encoder(nn.Module):
@@ -107,22 +115,40 @@ class Encoder(nn.Module):
         x = image.reshape(-1, *self.image_shape)
         if (self.background, self.contrast) != (0, 1):
             x = (x - self.background) * self.contrast
+        # A window of some cells is not worth a convolution on a GPU: cuDNN would take longer to lay it out.
+        convolve = by_patches if x.is_cuda and x.shape[-2] * x.shape[-1] <= MOST_PATCHES else by_convolution
+        x = x.permute(0, 2, 3, 1)
         for layer, kernel, stride in zip(self.layers, self.kernels, self.strides, strict=True):
-            x = F.relu(layer(same_padding(x, kernel, stride)))
-        x = x.permute(0, 2, 3, 1).unflatten(0, lead)  # [..., Y, X, D]
+            x = F.relu(convolve(x, layer, kernel, stride))
+        x = x.unflatten(0, lead)  # [..., Y, X, D]
         if self.tags == "none":
             return x
         tags = self.offset + (position * self.scale)[..., None, None, :]  # [..., Y, X, 2]
         return torch.cat((x, tags.to(x.dtype)), -1)
 
 
-def same_padding(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Pad [N, C, h, w] so that a convolution gives ceil(h / stride) rows, as TensorFlow's SAME does."""
+def by_convolution(x: Tensor, layer: nn.Conv2d, kernel: int, stride: int) -> Tensor:
+    """x [N, h, w, C] -> [N, Y, X, D], with TensorFlow's SAME padding."""
+    x = F.pad(x.permute(0, 3, 1, 2), same_padding(x.shape[1:3], kernel, stride))
+    return layer(x).permute(0, 2, 3, 1)
+
+
+def by_patches(x: Tensor, layer: nn.Conv2d, kernel: int, stride: int) -> Tensor:
+    """The same as one matrix product: a row holds the kernel x kernel cells that an output reads."""
+    x = F.pad(x, (0, 0, *same_padding(x.shape[1:3], kernel, stride)))
+    spans = [size - kernel + 1 for size in x.shape[1:3]]
+    offsets = product(range(kernel), repeat=2)
+    cells = [x[:, i : i + spans[0] : stride, j : j + spans[1] : stride] for i, j in offsets]
+    return F.linear(torch.cat(cells, -1), layer.weight.permute(0, 2, 3, 1).flatten(1), layer.bias)
+
+
+def same_padding(sizes: Sequence[int], kernel: int, stride: int) -> list[int]:
+    """(left, right, top, bottom) with which h x w cells give ceil(h / stride) rows, as TensorFlow's SAME."""
     sides = []
-    for size in (x.shape[-1], x.shape[-2]):
+    for size in reversed(sizes):
         total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
         sides += [total // 2, total - total // 2]
-    return F.pad(x, sides)
+    return sides
 
 
 class AgentNetwork(nn.Module):
@@ -136,7 +162,11 @@ class AgentNetwork(nn.Module):
 
     The last action (one-hot) and the last reward r, as r / (1 + |r|), are appended: to the vector, or to
     every cell.
+
+    `fuses`: whether what is around the core, which has kernels of its own, is compiled (`fused`).
     """
+
+    fuses = False
 
     def __init__(
         self,
@@ -194,7 +224,9 @@ class AgentNetwork(nn.Module):
             output = output.float()
             if self.trunk is not None:
                 output = F.relu(self.trunk(output))
-            return Output(self.policy(output), self.value(output).squeeze(-1))
+            weight = torch.cat((self.policy.weight, self.value.weight))  # one product, and one back
+            both = F.linear(output, weight, torch.cat((self.policy.bias, self.value.bias)))
+            return Output(both[..., :-1], both[..., -1])
 
     def ready(self, state: State) -> Ready:
         """To take many steps with, from this state: what does not change until the weights do."""
@@ -206,17 +238,20 @@ class AgentNetwork(nn.Module):
         """One step of B games; where `first` `[B]` is true an episode begins and the state with it."""
         ready = ready or self.ready(state)
         state = select(first, ready.fresh, state)
-        features = self.features(inputs)
+        features = self._part(AgentNetwork.features, inputs)
         if ready.folded is None:
             output, state = self.core.step(features, state)
         else:
             output, state = self.core.step(features, state, ready.folded)
-        return self.heads(output), state
+        return self._part(AgentNetwork.heads, output), state
 
     def forward(self, inputs: Inputs, state: State, first: Tensor) -> tuple[Output, State]:
         """T steps at once: inputs `[T, B, ...]`, `first` `[T, B]`; the same numbers as T calls of `step`."""
-        output, state = self.core(self.features(inputs), state, resets=first)
-        return self.heads(output), state
+        output, state = self.core(self._part(AgentNetwork.features, inputs), state, resets=first)
+        return self._part(AgentNetwork.heads, output), state
+
+    def _part(self, part: Callable, read):
+        return (fused(part) if self.fuses else part)(self, read)
 
 
 def core_inputs(encoder: Encoder, num_actions: int, units: int = 0) -> dict[int, tuple[int, ...]]:

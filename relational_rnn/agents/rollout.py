@@ -62,7 +62,7 @@ def begin(env, network: AgentNetwork, games: int, generator: torch.Generator) ->
 
 def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
     """An action of the policy: the first of A exponential clocks with rates exp(logits). [B, A] -> [B]."""
-    clocks = torch.empty_like(logits).exponential_(generator=generator)
+    clocks = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
     return (logits - clocks.log()).argmax(-1)
 
 

@@ -52,11 +52,12 @@ def vtrace(
     next_values = torch.cat((values[1:], bootstrap[None]))  # [T, B]
     deltas = rho * (rewards + discounts * next_values - values)
     carried = discounts * c
-    corrections = torch.empty_like(deltas)  # v - V
+    corrections = []  # v - V, from the last step to the first
     correction = torch.zeros_like(bootstrap)
     for t in reversed(range(shape[0])):
-        correction = torch.addcmul(deltas[t], carried[t], correction, out=corrections[t])
-    targets = values + corrections
+        correction = torch.addcmul(deltas[t], carried[t], correction)
+        corrections.append(correction)
+    targets = values + torch.stack(corrections[::-1])
     next_targets = torch.cat((targets[1:], bootstrap[None]))
     return Targets(targets, rho * (rewards + discounts * next_targets - values))
 

@@ -94,8 +94,9 @@ def compiled(env):
     if not hasattr(env, "step_given"):
         raise ValueError(f"{type(env).__name__} cannot be compiled; allowed: games that are tensors")
     fused = copy.copy(env)
-    for name in ("step_given", "observe", "position"):
-        setattr(fused, name, torch.compile(getattr(env, name), dynamic=False))
+    for name in ("step_given", "restock_given", "observe", "position"):
+        if hasattr(env, name):
+            setattr(fused, name, torch.compile(getattr(env, name), dynamic=False))
     return fused
 
 

@@ -209,7 +209,11 @@ class BoxWorld:
         """Make the levels due for `steps` steps. On a GPU most of a step's kernels are for making levels,
         however few; for every eighth step `restock(state, generator, 8)` takes an eighth of them."""
         made = math.ceil(self.refill * state.agent.shape[0] * steps) * self._tries
-        reserve = _store(state.reserve, self.generator.sample(made, generator))
+        return self.restock_given(state, self.generator.chance(made, generator))
+
+    def restock_given(self, state: BoxWorldState, uniform: Tensor) -> BoxWorldState:
+        """`restock` as a pure function: `uniform` is `generator.chance` of the levels made."""
+        reserve = _store(state.reserve, self.generator.levels_given(uniform))
         return dataclasses.replace(state, reserve=reserve)
 
     def observe(self, state: BoxWorldState) -> Tensor:

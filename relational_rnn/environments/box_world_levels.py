@@ -73,6 +73,8 @@ class LevelGenerator:
             max(counts) for counts in (solution_lengths, num_forward, num_backward)
         )
         self.slots = 1 + self.longest + self.most_forward * branch_length + self.most_backward
+        branches = self.most_forward * (1 + branch_length) + 2 * self.most_backward
+        self._split = [3, NUM_COLOURS, branches, self.slots, self.slots + 1, 1]  # uniform numbers of a level
         tensor = lambda values: torch.tensor(list(values), device=self.device)  # noqa: E731
         self._choices = tensor(solution_lengths), tensor(num_forward), tensor(num_backward)
         self._offered = tuple(torch.tensor(choices.numel(), device=self.device) for choices in self._choices)
@@ -107,10 +109,16 @@ class LevelGenerator:
 
     def sample(self, n: int, generator: torch.Generator) -> Levels:
         """n levels; those not `accepted` are to be thrown away, as the original starts over with them."""
-        branches = self.most_forward * (1 + self.branch_length) + 2 * self.most_backward
-        split = [3, NUM_COLOURS, branches, self.slots, self.slots + 1, 1]
-        uniform = torch.rand(n, sum(split), generator=generator, device=self.device)
-        counts_u, shuffle_u, branch_u, place_u, tries_u, agent_u = uniform.split(split, 1)
+        return self.levels_given(self.chance(n, generator))
+
+    def chance(self, n: int, generator: torch.Generator) -> Tensor:
+        """The uniform numbers behind n levels, [n, any]."""
+        return torch.rand(n, sum(self._split), generator=generator, device=self.device)
+
+    def levels_given(self, uniform: Tensor) -> Levels:
+        """`sample` as a pure function of `chance`."""
+        n = uniform.shape[0]
+        counts_u, shuffle_u, branch_u, place_u, tries_u, agent_u = uniform.split(self._split, 1)
 
         lock, content, present = self._problem(counts_u, branch_u)  # [n, S] each
         places, chances = self._place_items(present, place_u)  # [n, S] each
@@ -187,8 +195,10 @@ def _draw(free: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """-> a uniform one of the free places [n, P] (meaningless where none is), and how many there are, [n]."""
     rank = free.cumsum(1, dtype=torch.int32)  # [n, P]
     count = rank[:, -1]
-    place = torch.searchsorted(rank, pick(uniform, count)[:, None].int(), right=True).squeeze(1)
-    return place.clamp(max=free.shape[1] - 1), count
+    drawn = pick(uniform, count)[:, None].int()
+    # The two are the same; of the first torch.compile makes one kernel with all of this.
+    before = (rank <= drawn).sum(1) if free.is_cuda else torch.searchsorted(rank, drawn, right=True)[:, 0]
+    return before.clamp(max=free.shape[1] - 1), count
 
 
 def _failed_tries(uniform: Tensor, chance: Tensor) -> Tensor:

@@ -211,23 +211,23 @@ class Trainer:
         """The whole update. Captured as it stands: it must not read anything back to the host."""
         self.optimizer.zero_grad(set_to_none=True)
         parts = self.problem.parts
-        means: dict[str, Tensor] = {}
+        means = 0
         for _ in range(parts):
             with autocast(self.device, self.config.precision):
                 loss, metrics = self.problem.loss()
             (loss / parts).backward()
-            for name, value in {"loss": loss.detach(), **metrics}.items():
-                means[name] = means.get(name, 0) + value / parts
+            means += torch.stack([loss.detach(), *metrics.values()]) / parts
+        names = ["loss", *metrics]
         if self.config.clip_norm is not None:
             norm = nn.utils.clip_grad_norm_(self.problem.model.parameters(), self.config.clip_norm)
-            means["gradient_norm"] = norm
+            means, names = torch.cat((means, norm[None])), [*names, "gradient_norm"]
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
         if self.sums is None:  # the first update, never a captured one
-            self.names = list(means)
-            self.sums = torch.zeros(len(self.names), dtype=torch.float64, device=self.device)
-        self.sums += torch.stack(list(means.values())).double()
+            self.names = names
+            self.sums = torch.zeros(len(names), dtype=torch.float64, device=self.device)
+        self.sums += means
 
     def _prepare(self) -> None:
         with autocast(self.device, self.config.precision):

@@ -1,13 +1,10 @@
 """Muon (Jordan et al., 2024): a matrix moves by its momentum made orthogonal, all directions equally far.
 
 torch.optim.Muon is the same for one matrix after the other and cannot be captured in a CUDA graph; here
-matrices of one shape go together, and the learning rate is read from memory. What is no large matrix is
-left to Adam.
+matrices go together, and the learning rate is read from memory. What is no large matrix is left to Adam.
 """
 
 from __future__ import annotations
-
-from collections import defaultdict
 
 import torch
 from torch import Tensor, nn
@@ -24,15 +21,47 @@ def large_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in parameters if min(p.shape) >= SMALLEST and id(p) not in tables]
 
 
-def orthogonal(matrices: Tensor) -> Tensor:
-    """[n, a, b] -> nearly U V' of each one's U S V': Newton-Schulz steps in bf16 raise S towards 1."""
-    wide = matrices.bfloat16() if matrices.shape[1] <= matrices.shape[2] else matrices.bfloat16().mT
-    x = wide / wide.flatten(1).norm(dim=1).clamp(min=1e-7)[:, None, None]
+def orthogonal(wide: Tensor) -> Tensor:
+    """[n, a, b], a <= b, -> nearly U V' of each one's U S V': Newton-Schulz steps in bf16 raise S towards 1.
+
+    Columns of zeros stay zeros, and change nothing else."""
+    x = wide.bfloat16()
+    x = x / x.flatten(1).norm(dim=1).clamp(min=1e-7)[:, None, None]
     a, b, c = COEFFICIENTS
     for _ in range(STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if matrices.shape[1] <= matrices.shape[2] else x.mT
+    return x
+
+
+def groups_of(matrices: list[Tensor]) -> list[list[int]]:
+    """Which of them go together: equally many rows (of the shorter sides), and columns that are at least a
+    quarter of the most, so that filling up with zeros costs less than launching many small products."""
+    groups: list[list[int]] = []
+    for i in sorted(range(len(matrices)), key=lambda i: -max(matrices[i].shape)):
+        short, long = min(matrices[i].shape), max(matrices[i].shape)
+        for group in groups:
+            if min(matrices[group[0]].shape) == short and 4 * long >= max(matrices[group[0]].shape):
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    return groups
+
+
+def filled_up(matrices: list[Tensor]) -> Tensor:
+    """Those of a group as one batch in bf16, wide, with columns of zeros behind the shorter ones."""
+    short, long = min(matrices[0].shape), max(matrices[0].shape)
+    batch = matrices[0].new_zeros(len(matrices), short, long, dtype=torch.bfloat16)
+    for place, matrix in zip(batch, matrices, strict=True):
+        inside(place, matrix).copy_(matrix)
+    return batch
+
+
+def inside(place: Tensor, matrix: Tensor) -> Tensor:
+    """The part of a place [a, b] of a batch that belongs to a matrix, as a view of the matrix's shape."""
+    part = place[:, : max(matrix.shape)]
+    return part if matrix.shape[0] <= matrix.shape[1] else part.mT
 
 
 class Muon(torch.optim.Optimizer):
@@ -43,27 +72,25 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, matrices: list[nn.Parameter], adam: torch.optim.Adam, ratio: float):
         super().__init__(matrices, dict(lr=adam.param_groups[0]["lr"]))
-        self.adam, self.ratio = adam, ratio
+        self.matrices, self.adam, self.ratio = matrices, adam, ratio
         self.param_groups += adam.param_groups
         self.state = adam.state  # one memory, so that a checkpoint has all of it
-        self.by_shape = defaultdict(list)
-        for matrix in matrices:
-            self.by_shape[tuple(matrix.shape)].append(matrix)
 
     @torch.no_grad()
     def step(self, closure=None) -> None:
-        for shape, matrices in self.by_shape.items():
-            moving = [m for m in matrices if m.grad is not None]
-            if not moving:
-                continue
-            for matrix in moving:
-                if "momentum" not in self.state[matrix]:
-                    self.state[matrix]["momentum"] = torch.zeros_like(matrix)
+        moving = [m for m in self.matrices if m.grad is not None]
+        for matrix in moving:
+            if "momentum" not in self.state[matrix]:
+                self.state[matrix]["momentum"] = torch.zeros_like(matrix)
+        if moving:
             momentums = [self.state[m]["momentum"] for m in moving]
             gradients = [m.grad for m in moving]
             torch._foreach_lerp_(momentums, gradients, 1 - MOMENTUM)
             ahead = torch._foreach_lerp(gradients, momentums, MOMENTUM)  # as Nesterov
-            rate = self.param_groups[0]["lr"] * (self.ratio * 0.2 * max(shape) ** 0.5)
-            updates = orthogonal(torch.stack(ahead)).to(moving[0].dtype) * rate
-            torch._foreach_sub_(moving, list(updates.unbind()))
+            rate = torch.as_tensor(self.param_groups[0]["lr"], dtype=moving[0].dtype)
+            for group in groups_of(moving):
+                directions = orthogonal(filled_up([ahead[i] for i in group]))
+                for place, i in zip(directions, group, strict=True):
+                    scale = self.ratio * 0.2 * max(moving[i].shape) ** 0.5
+                    moving[i].addcmul_(inside(place, moving[i]), rate, value=-scale)
         self.adam.step()

@@ -14,6 +14,7 @@ from relational_rnn.training.config import to_dict
 from relational_rnn.training.device import pick_device
 from relational_rnn.training.loop import Trainer
 from relational_rnn.training.run_folder import RunFolder
+from tests.agents.test_learner import fused_and_not
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -49,6 +50,19 @@ def test_captured_update_is_the_eager_one(experiment, core, optimizer, updates):
         assert eager["frames"] == captured["frames"]
         assert eager["loss"] == pytest.approx(captured["loss"], rel=1e-3, abs=1e-5)
         assert captured["ratio"] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("core", ["rmc", "conv-lstm"])
+@pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
+def test_fused_kernels_compute_the_same(experiment, core):
+    torch.compiler.reset()  # of other tests' shapes
+    _, trainer = make(experiment, core)
+    assert trainer.problem.model.fuses
+    (plain, gradients), (found, others) = fused_and_not(trainer.problem)
+    for name, value in plain.items():
+        torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4)
+    for name, value in gradients.items():
+        assert (others[name] - value).norm() <= 1e-4 * value.norm() + 1e-7, name
 
 
 @pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)

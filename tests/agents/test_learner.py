@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from relational_rnn.agents import learner, network
 from relational_rnn.agents.learner import AgentProblem, Learning, agent_loss, episode_sums
 from relational_rnn.agents.rollout import share
 from relational_rnn.environments.box_world_levels import LOCK
@@ -29,6 +30,40 @@ def recall(core, seed=0, games=32, **learning):
     learning = Learning(**{"unroll": 9, "entropy_cost": 0.01} | learning)
     network = build_network(env, (2, 2), core, model)
     return AgentProblem(env, network, learning, games=games, seed=seed, eval_episodes=500)
+
+
+def fused_and_not(problem):
+    """Loss, metrics and gradients of the same unroll, plain and fused."""
+    unroll = problem.act()
+    for problem.model.fuses in (False, True):
+        problem.model.zero_grad()
+        loss, metrics = problem.loss_of(unroll)
+        loss.backward()
+        gradients = {n: p.grad for n, p in problem.model.named_parameters() if p.grad is not None}
+        yield {"loss": loss.detach()} | metrics, gradients
+
+
+@pytest.mark.parametrize("core", ["rmc", "lstm", "conv-lstm"])
+@pytest.mark.parametrize("experiment", [box_world, mini_pacman], ids=lambda e: e.NAME)
+def test_what_is_around_the_core_can_be_fused(experiment, core, monkeypatch):
+    """Each part is one graph for torch.compile, and computes the same, acting too."""
+    compiled = {}
+
+    def fused(part):
+        whole = dict(backend="aot_eager", dynamic=False, fullgraph=True)
+        return compiled.setdefault(part, torch.compile(part, **whole))
+
+    for module in (network, learner):
+        monkeypatch.setattr(module, "fused", fused)
+    torch.compiler.reset()  # of other tests' shapes
+    problem = experiment.make_problem(replace(experiment.smoke(), core=core), CPU)
+    (plain, gradients), (found, others) = fused_and_not(problem)
+    assert len(compiled) == 4  # features, heads, loss, sums
+    assert list(plain) == list(found)
+    assert list(gradients) == list(others)
+    for name, value in (plain | gradients).items():
+        torch.testing.assert_close((found | others)[name], value, atol=1e-6, rtol=1e-4)
+    assert problem.act().actions.shape == (problem.learning.unroll, problem.games)
 
 
 # ------------------------------------------------------------------ learning

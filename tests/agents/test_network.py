@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from relational_rnn.agents.network import NO_ACTION, AgentNetwork, Encoder, Inputs, core_inputs, same_padding
+from relational_rnn.agents.network import (
+    NO_ACTION,
+    AgentNetwork,
+    Encoder,
+    Inputs,
+    by_convolution,
+    by_patches,
+    core_inputs,
+    same_padding,
+)
 from relational_rnn.cores.base import map_state
 from relational_rnn.environments import BoxWorld, MiniPacman
 from relational_rnn.experiments import box_world
@@ -37,12 +46,20 @@ def test_the_appendix():
 
 
 def test_same_padding():
-    """Kernel 2, stride 1: one row below and one column right. Kernel 3, stride 2, size 5: one all around."""
-    x = torch.ones(1, 1, 5, 5)
-    assert same_padding(x, 2, 1).shape == (1, 1, 6, 6)
-    assert same_padding(x, 2, 1)[0, 0, 0].tolist() == [1, 1, 1, 1, 1, 0]
-    assert same_padding(x, 3, 2)[0, 0, 1].tolist() == [0, 1, 1, 1, 1, 1, 0]
-    assert same_padding(torch.ones(1, 1, 4, 4), 3, 2)[0, 0, 0].tolist() == [1, 1, 1, 1, 0]
+    """As TensorFlow: the odd one goes right and below."""
+    assert same_padding((5, 5), 2, 1) == [0, 1, 0, 1]
+    assert same_padding((5, 5), 3, 2) == [1, 1, 1, 1]
+    assert same_padding((4, 5), 3, 2) == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride"), [((5, 5), 2, 1), ((5, 4), 3, 2), ((1, 2), 3, 1)])
+def test_patches_are_convolutions(size, kernel, stride):
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(3, 7, kernel, stride).double()
+    x = torch.randn(4, *size, 3, dtype=torch.float64)
+    expected = by_convolution(x, layer, kernel, stride)
+    assert expected.shape == (4, -(-size[0] // stride), -(-size[1] // stride), 7)
+    torch.testing.assert_close(by_patches(x, layer, kernel, stride), expected)
 
 
 def test_tags():

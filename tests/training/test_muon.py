@@ -1,11 +1,13 @@
 """Muon: against torch's own, what it is for, and that a run with it resumes."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
 
 from relational_rnn.training.config import Training
-from relational_rnn.training.muon import large_matrices, orthogonal
+from relational_rnn.training.muon import filled_up, groups_of, inside, large_matrices, orthogonal
 from relational_rnn.training.optimizers import make_optimizer
 
 CPU = torch.device("cpu")
@@ -15,7 +17,14 @@ def settings(**changes) -> Training:
     return Training(steps=10, batch_size=1, optimizer="muon", learning_rate=1e-2, **changes)
 
 
-@pytest.mark.parametrize("shape", [(3, 64, 64), (2, 96, 64), (1, 64, 200)])
+def small_model() -> nn.Sequential:
+    """Tall, wide and square."""
+    sizes = (64, 128, 128, 64)
+    *hidden, last = (nn.Linear(a, b, bias=b == 64) for a, b in pairwise(sizes))
+    return nn.Sequential(*hidden, last)
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), (2, 64, 96), (1, 64, 200)])
 def test_singular_values_come_near_one(shape):
     torch.manual_seed(0)
     matrices = torch.randn(shape) * torch.tensor([1e-3, 1.0, 1e3])[: shape[0], None, None]
@@ -24,16 +33,27 @@ def test_singular_values_come_near_one(shape):
     assert (values > 0.6).float().mean() > 0.9  # a square one has some that are nearly zero, and stay small
 
 
+def test_matrices_of_different_shapes_go_together():
+    """Filled up with zeros each one moves as it does alone; tall ones lie on their side."""
+    torch.manual_seed(0)
+    matrices = [torch.randn(shape) for shape in ((64, 64), (200, 64), (64, 655), (64, 100), (128, 128))]
+    assert groups_of(matrices) == [[2, 1], [4], [3, 0]]
+    together = orthogonal(filled_up([matrices[2], matrices[1]]))
+    assert together[1, :, 200:].eq(0).all()
+    for i, place in zip((2, 1), together, strict=True):
+        alone = orthogonal(filled_up([matrices[i]]))[0]
+        assert inside(place, matrices[i]).shape == matrices[i].shape
+        torch.testing.assert_close(inside(place, matrices[i]), inside(alone, matrices[i]), atol=0.02, rtol=0)
+
+
 def test_a_gradient_of_zeros_moves_nothing():
     assert orthogonal(torch.zeros(2, 64, 64)).eq(0).all()
 
 
 def test_moves_as_torchs_own():
     torch.manual_seed(0)
-    ours = nn.Sequential(nn.Linear(64, 128, bias=False), nn.Linear(128, 128, bias=False), nn.Linear(128, 64))
-    theirs = nn.Sequential(
-        nn.Linear(64, 128, bias=False), nn.Linear(128, 128, bias=False), nn.Linear(128, 64)
-    )
+    ours = small_model()
+    theirs = small_model()
     theirs.load_state_dict(ours.state_dict())
     before = [p.detach().clone() for p in ours.parameters()]
     optimizer = make_optimizer(ours, settings(muon_ratio=2.0), CPU)
