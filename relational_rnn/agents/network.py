@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, State, initialize_like_sonnet, require, select
+from relational_rnn.cores.convolution import same_conv2d
 
 NO_ACTION = -1  # the last action at the first step of an episode
-MOST_PATCHES = 64  # cells of an image up to which its convolutions are matrix products on a GPU
 
 
 class Inputs(NamedTuple):
@@ -86,7 +86,7 @@ class Encoder(nn.Module):
         require(0 < contrast < math.inf, "contrast", contrast, "more than 0, less than inf")
         require(math.isfinite(background), "background", background, "a finite number")
         self.background, self.contrast = background, contrast
-        self.tags, self.kernels, self.strides = tags, layers[1], layers[2]
+        self.tags = tags
         depth, *view = image_shape
         widths = pairwise((depth, *channels))
         self.layers = nn.ModuleList(
@@ -115,40 +115,14 @@ class Encoder(nn.Module):
         x = image.reshape(-1, *self.image_shape)
         if (self.background, self.contrast) != (0, 1):
             x = (x - self.background) * self.contrast
-        # A window of some cells is not worth a convolution on a GPU: cuDNN would take longer to lay it out.
-        convolve = by_patches if x.is_cuda and x.shape[-2] * x.shape[-1] <= MOST_PATCHES else by_convolution
         x = x.permute(0, 2, 3, 1)
-        for layer, kernel, stride in zip(self.layers, self.kernels, self.strides, strict=True):
-            x = F.relu(convolve(x, layer, kernel, stride))
+        for layer in self.layers:
+            x = F.relu(same_conv2d(x, layer.weight, layer.bias, layer.stride[0]))
         x = x.unflatten(0, lead)  # [..., Y, X, D]
         if self.tags == "none":
             return x
         tags = self.offset + (position * self.scale)[..., None, None, :]  # [..., Y, X, 2]
         return torch.cat((x, tags.to(x.dtype)), -1)
-
-
-def by_convolution(x: Tensor, layer: nn.Conv2d, kernel: int, stride: int) -> Tensor:
-    """x [N, h, w, C] -> [N, Y, X, D], with TensorFlow's SAME padding."""
-    x = F.pad(x.permute(0, 3, 1, 2), same_padding(x.shape[1:3], kernel, stride))
-    return layer(x).permute(0, 2, 3, 1)
-
-
-def by_patches(x: Tensor, layer: nn.Conv2d, kernel: int, stride: int) -> Tensor:
-    """The same as one matrix product: a row holds the kernel x kernel cells that an output reads."""
-    x = F.pad(x, (0, 0, *same_padding(x.shape[1:3], kernel, stride)))
-    spans = [size - kernel + 1 for size in x.shape[1:3]]
-    offsets = product(range(kernel), repeat=2)
-    cells = [x[:, i : i + spans[0] : stride, j : j + spans[1] : stride] for i, j in offsets]
-    return F.linear(torch.cat(cells, -1), layer.weight.permute(0, 2, 3, 1).flatten(1), layer.bias)
-
-
-def same_padding(sizes: Sequence[int], kernel: int, stride: int) -> list[int]:
-    """(left, right, top, bottom) with which h x w cells give ceil(h / stride) rows, as TensorFlow's SAME."""
-    sides = []
-    for size in reversed(sizes):
-        total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
-        sides += [total // 2, total - total // 2]
-    return sides
 
 
 class AgentNetwork(nn.Module):

@@ -1,7 +1,7 @@
 """Convolutional LSTM, as Sonnet's Conv2DLSTM: a grid of LSTM cells that read their neighbourhood.
 
 Shapes: T time, B batch, Y height, X width, C input channels, O output channels. Channels come last, as in the
-original; torch's convolutions take the permuted view of such a tensor without a copy (channels_last).
+original.
 """
 
 from __future__ import annotations
@@ -9,23 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, select
+from relational_rnn.cores.convolution import same_conv2d
 from relational_rnn.kernels import lstm as fused
-
-
-def same_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Convolve x [B, Y, X, C], keeping Y and X; for an even kernel bottom and right are padded more."""
-    height, width = weight.shape[-2:]
-    top, left = (height - 1) // 2, (width - 1) // 2
-    x = x.permute(0, 3, 1, 2)  # [B, C, Y, X]
-    if height % 2 and width % 2:
-        y = F.conv2d(x, weight, bias, padding=(top, left))
-    else:
-        y = F.conv2d(F.pad(x, (left, width - 1 - left, top, height - 1 - top)), weight, bias)
-    return y.permute(0, 2, 3, 1)  # [B, Y, X, O]
 
 
 def lstm_gates(gates: Tensor, cell: Tensor, forget_bias: float) -> tuple[Tensor, Tensor]:
@@ -87,14 +75,16 @@ class ConvLSTM(RecurrentCore):
 
     def step(self, x: Tensor, state):
         self._check_step(x, state)
+        if not torch.is_grad_enabled() and fused.takes(x[None], self.output_channels, self.layout):
+            output, state = self._scan_fused(x[None], state, None)
+            return output[0], state
         return self._step(same_conv2d(x, self.input_conv.weight, self.input_conv.bias), state)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
             return x.new_empty(*x.shape[:2], *self.output_shape), state
-        layout = fused.Layout(self.output_shape[:2], self.kernel_size, "ijfo", self.forget_bias)
-        if fused.takes(x, self.output_channels, layout):
-            return self._scan_fused(x, state, resets, layout)
+        if fused.takes(x, self.output_channels, self.layout):
+            return self._scan_fused(x, state, resets)
         from_input = same_conv2d(x.flatten(0, 1), self.input_conv.weight, self.input_conv.bias)
         from_input = from_input.unflatten(0, x.shape[:2])  # [T, B, Y, X, 4O]
         fresh = None if resets is None else self.initial_like(state)
@@ -106,7 +96,11 @@ class ConvLSTM(RecurrentCore):
             outputs.append(output)
         return torch.stack(outputs), state
 
-    def _scan_fused(self, x: Tensor, state, resets: Tensor | None, layout: fused.Layout):
+    @property
+    def layout(self) -> fused.Layout:
+        return fused.Layout(self.output_shape[:2], self.kernel_size, "ijfo", self.forget_bias)
+
+    def _scan_fused(self, x: Tensor, state, resets: Tensor | None):
         weight, bias, width = self.hidden_conv.weight, self.input_conv.bias, self.output_channels
         if bias is not None:
             bias = bias + self.hidden_conv.bias
@@ -114,7 +108,7 @@ class ConvLSTM(RecurrentCore):
         from_input = from_input.reshape(x.shape[0], -1, 4 * width)
         hidden, cell = (part.to(weight.dtype).reshape(-1, width) for part in state)
         matrix = weight.to(from_input.dtype).permute(2, 3, 1, 0).reshape(-1, 4 * width)  # [taps O, 4O]
-        output, hidden, cell = fused.scan(from_input, hidden, cell, matrix, resets, layout)
+        output, hidden, cell = fused.scan(from_input, hidden, cell, matrix, resets, self.layout)
         shape = (-1, *self.output_shape)
         return output.view(x.shape[0], *shape), (hidden.view(shape), cell.view(shape))
 

@@ -6,6 +6,7 @@ Shapes: T time, B batch, U hidden_size.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +19,17 @@ SHUT = 1e4  # a gate's input that makes it 0 exactly, in every type
 ALIGNED = 8  # features: a GPU multiplies rows that do not begin at whole 16 bytes at half the speed
 
 
-def _missing(x: Tensor, width: int) -> int:
-    """Features of zeros to add."""
-    return -width % ALIGNED if x.is_cuda else 0
+def _missing(x: Tensor, more: int = 0) -> int:
+    """Features of zeros to add to those of x and so many more."""
+    return -(x.shape[-1] + more) % ALIGNED if x.is_cuda else 0
+
+
+class Folded(NamedTuple):
+    """Weights as the fused recurrence multiplies them."""
+
+    from_input: Tensor  # [4U, input_size and zeros]
+    bias: Tensor  # [4U]
+    from_hidden: Tensor  # [U, 4U]
 
 
 class LSTM(RecurrentCore):
@@ -29,6 +38,9 @@ class LSTM(RecurrentCore):
     As in Sonnet the forget gate's bias gets a constant `forget_bias`, and weights and bias both start from a
     normal distribution of standard deviation 1/sqrt(input_size + hidden_size), cut at two deviations.
     Both live in an `nn.LSTM`, whose second bias is not trained: it holds the constant.
+
+    `exact_cells`: on a GPU under 16-bit autocast cuDNN rounds the cell at every step; with this the kernels
+    that are for resets (kernels/lstm.py) are taken always, which keep it in float32.
     """
 
     def __init__(
@@ -37,13 +49,14 @@ class LSTM(RecurrentCore):
         hidden_size: int,
         forget_bias: float = 1.0,
         *,
+        exact_cells: bool = False,
         batch_first: bool = False,
         device=None,
         dtype=None,
     ):
         super().__init__(batch_first=batch_first)
         require_sizes(input_size=input_size, hidden_size=hidden_size)
-        self.hidden_size = hidden_size
+        self.hidden_size, self.exact_cells = hidden_size, exact_cells
         self.forget_bias = float(forget_bias)
         self.input_shape, self.output_shape = (input_size,), (hidden_size,)
         self.lstm = nn.LSTM(input_size, hidden_size, device=device, dtype=dtype)
@@ -65,18 +78,38 @@ class LSTM(RecurrentCore):
         zeros = torch.zeros(batch_size, self.hidden_size, device=device, dtype=dtype or weight.dtype)
         return zeros, zeros.clone()
 
-    def step(self, x: Tensor, state):
+    def fold(self) -> Folded | None:
+        """The weights as the fused recurrence takes them, for many steps: `step(x, state, folded)`.
+
+        They do not follow the parameters: fold again after an update. None where there is nothing to gain.
+        """
+        return self._fold() if fused.takes(self.lstm.weight_hh_l0, self.hidden_size) else None
+
+    def _fold(self) -> Folded:
+        lstm = self.lstm
+        dtype, missing = self.computed_in(lstm.weight_ih_l0.device.type), _missing(lstm.weight_ih_l0)
+        from_input = F.pad(lstm.weight_ih_l0, (0, missing)) if missing else lstm.weight_ih_l0
+        bias, from_hidden = lstm.bias_ih_l0 + lstm.bias_hh_l0, lstm.weight_hh_l0.to(dtype).t().contiguous()
+        return Folded(from_input.to(dtype), bias.to(dtype), from_hidden)
+
+    def step(self, x: Tensor, state, folded: Folded | None = None):
         self._check_step(x, state)
-        output, state = self._run(x.unsqueeze(0), state)
+        if folded is None:
+            output, state = self._run(x.unsqueeze(0), state)
+        else:
+            output, state = self._scan_fused(x.unsqueeze(0), state, None, folded)
         return output[0], state
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
             return x.new_empty(x.shape[0], x.shape[1], self.hidden_size), state
-        if resets is None:
+        rounds = self.exact_cells and self.computed_in(x.device.type).itemsize == 2
+        if resets is None and not rounds:
             return self._run(x, state)
         if fused.takes(x, self.hidden_size):
-            return self._scan_fused(x, state, resets)
+            return self._scan_fused(x, state, resets, self._fold())
+        if resets is None:
+            return self._run(x, state)
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             return super().scan(x, state, resets)  # where to cut is not known while a graph is captured
         fresh = self.initial_like(state)
@@ -90,19 +123,13 @@ class LSTM(RecurrentCore):
                 outputs.append(output)
         return torch.cat(outputs), state
 
-    def _scan_fused(self, x: Tensor, state, resets: Tensor):
-        lstm, dtype = self.lstm, self.computed_in(x.device.type)
-        bias = lstm.bias_ih_l0 + lstm.bias_hh_l0
+    def _scan_fused(self, x: Tensor, state, resets: Tensor | None, folded: Folded):
+        hidden, cell = state
+        dtype = folded.bias.dtype
         with torch.autocast(x.device.type, enabled=False):
-            missing = _missing(x, x.shape[-1])
-            inputs = F.linear(
-                F.pad(x, (0, missing)).to(dtype),
-                F.pad(lstm.weight_ih_l0, (0, missing)).to(dtype),
-                bias.to(dtype),
-            )
-            hidden, cell = (part.to(dtype) for part in state)
-            weight = lstm.weight_hh_l0.to(dtype).t()
-            output, hidden, cell = fused.scan(inputs, hidden, cell, weight, resets)
+            x = F.pad(x, (0, folded.from_input.shape[1] - x.shape[-1])).to(dtype)
+            inputs = F.linear(x, folded.from_input, folded.bias)
+            output, hidden, cell = fused.scan(inputs, hidden.to(dtype), cell, folded.from_hidden, resets)
         return output, (hidden, cell)
 
     def scan_late(self, x: Tensor, begins: Tensor, input_weight: Tensor | None = None):
@@ -115,7 +142,7 @@ class LSTM(RecurrentCore):
         shuts[: self.hidden_size] = -SHUT  # torch's order: i, f, g, o
         absent = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) < begins
         # with zeros behind it, in one copy, for what _run would add
-        absent = F.pad(absent.unsqueeze(-1).to(x.dtype), (0, _missing(x, x.shape[-1] + 1)))
+        absent = F.pad(absent.unsqueeze(-1).to(x.dtype), (0, _missing(x, 1)))
         weight = torch.cat([weight, F.pad(shuts, (0, absent.shape[-1] - 1))], dim=1)
         state = self.initial_state(x.shape[1], device=x.device)
         return self._run(torch.cat([x, absent], dim=-1), state, weight)
@@ -136,7 +163,7 @@ class LSTM(RecurrentCore):
         dtype = self.computed_in(kind)
         if input_weight is not None:
             weights[0] = input_weight
-        if missing := _missing(x, x.shape[-1]):
+        if missing := _missing(x):
             x, weights[0] = F.pad(x, (0, missing)), F.pad(weights[0], (0, missing))
         if dtype != weights[0].dtype or not all(weight.is_leaf for weight in weights):
             flat = torch.cat([weight.flatten() for weight in weights]).to(dtype)  # in one piece, for cuDNN

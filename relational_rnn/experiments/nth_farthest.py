@@ -111,7 +111,7 @@ def build_core(config: Config, device: torch.device) -> RecurrentCore:
     """The core of the name in the settings, on the CPU; `device` is where it is going to run."""
     model, input_size = config.model, config.task.input_size
     if config.core == "lstm":
-        return LSTM(input_size, model.total_units, forget_bias=model.forget_bias)
+        return LSTM(input_size, model.total_units, forget_bias=model.forget_bias, exact_cells=True)
     if config.core == "dnc":
         dnc = config.dnc
         return DNC(

@@ -3,16 +3,7 @@
 import pytest
 import torch
 
-from relational_rnn.agents.network import (
-    NO_ACTION,
-    AgentNetwork,
-    Encoder,
-    Inputs,
-    by_convolution,
-    by_patches,
-    core_inputs,
-    same_padding,
-)
+from relational_rnn.agents.network import NO_ACTION, AgentNetwork, Encoder, Inputs, core_inputs
 from relational_rnn.cores.base import map_state
 from relational_rnn.environments import BoxWorld, MiniPacman
 from relational_rnn.experiments import box_world
@@ -43,23 +34,6 @@ def test_the_appendix():
     network = build_network(BoxWorld(), (14, 14), "conv-lstm", box_world.paper().model)
     assert network.core.output_shape == (5, 5, 64)
     assert network.core.kernel_size == (2, 2)
-
-
-def test_same_padding():
-    """As TensorFlow: the odd one goes right and below."""
-    assert same_padding((5, 5), 2, 1) == [0, 1, 0, 1]
-    assert same_padding((5, 5), 3, 2) == [1, 1, 1, 1]
-    assert same_padding((4, 5), 3, 2) == [1, 1, 0, 1]
-
-
-@pytest.mark.parametrize(("size", "kernel", "stride"), [((5, 5), 2, 1), ((5, 4), 3, 2), ((1, 2), 3, 1)])
-def test_patches_are_convolutions(size, kernel, stride):
-    torch.manual_seed(0)
-    layer = torch.nn.Conv2d(3, 7, kernel, stride).double()
-    x = torch.randn(4, *size, 3, dtype=torch.float64)
-    expected = by_convolution(x, layer, kernel, stride)
-    assert expected.shape == (4, -(-size[0] // stride), -(-size[1] // stride), 7)
-    torch.testing.assert_close(by_patches(x, layer, kernel, stride), expected)
 
 
 def test_tags():

@@ -58,3 +58,30 @@ def compare(name, device, autocast=None):
         ours = run(core, x, state, resets, cotangent, lambda c: c.scan)
     assert taken.called
     return errors(ours, spec)
+
+
+def act(name, device, autocast=None):
+    """Errors of steps as an agent takes them, against the specification in float64."""
+    build, steps, batch, _ = CASES[name]
+    torch.manual_seed(0)
+    core = build().to(device)
+    x = torch.randn(steps, batch, *core.input_shape, device=device)
+    state = map_state(torch.randn_like, core.initial_state(batch))
+    expected, last = RecurrentCore.scan(
+        copy.deepcopy(core).double(), x.double(), map_state(torch.Tensor.double, state), None
+    )
+    with (
+        torch.no_grad(),
+        torch.autocast(device, autocast, enabled=autocast is not None),
+        mock.patch.object(fused, "scan", wraps=fused.scan) as taken,
+    ):
+        folded = [core.fold()] if hasattr(core, "fold") else []
+        outputs = []
+        for inputs in x:
+            output, state = core.step(inputs, state, *folded)
+            outputs.append(output)
+    assert taken.call_count == steps
+    assert state[1].dtype == torch.float32  # a cell is never rounded
+    names = ("output", "hidden", "cell")
+    ours, theirs = ((torch.stack(outputs), *state), (expected, *last))
+    return errors(dict(zip(names, ours, strict=True)), dict(zip(names, theirs, strict=True)))

@@ -9,7 +9,7 @@ from relational_rnn.cores.conv_lstm import ConvLSTM
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.kernels import lstm as fused
 from tests.kernels.comparison import in_the_interpreter
-from tests.kernels.lstms import CASES, compare
+from tests.kernels.lstms import CASES, act, compare
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -27,7 +27,24 @@ def test_in_the_interpreter():
 def test_on_the_gpu(name, autocast, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the input's convolution
     found = compare(name, "cuda", autocast)
+    found |= {f"{part} in acting": e for part, e in act(name, "cuda", autocast).items()}
     assert max(found.values()) < (1e-5 if autocast is None else 0.02), found
+
+
+@needs_gpu
+def test_exact_cells(monkeypatch):
+    """Without resets too; cuDNN in bf16 would round them at every step."""
+    torch.manual_seed(0)
+    core, x = LSTM(5, 64, exact_cells=True).cuda(), torch.randn(40, 3, 5, device="cuda")
+    _, (_, expected) = core.double()(x.double())
+    _, (_, found) = core.float()(x)
+    with torch.autocast("cuda", torch.bfloat16):
+        _, (_, exact) = core(x)
+        core.exact_cells = False
+        _, (_, rounded) = core(x)
+    assert exact.dtype == torch.float32
+    assert rounded.dtype == torch.bfloat16
+    assert (found - expected).norm() < (exact - expected).norm() < (rounded - expected).norm()
 
 
 def test_a_state_of_nan_is_forgotten_where_an_episode_begins():
