@@ -193,14 +193,19 @@ class AgentNetwork(nn.Module):
 
         In float32 under autocast too: bf16 keeps three digits of a logit, and ratios would show it.
         """
-        output = output.flatten(-len(self.core.output_shape))
         with torch.autocast(output.device.type, enabled=False):
-            output = output.float()
-            if self.trunk is not None:
-                output = F.relu(self.trunk(output))
-            weight = torch.cat((self.policy.weight, self.value.weight))  # one product, and one back
-            both = F.linear(output, weight, torch.cat((self.policy.bias, self.value.bias)))
-            return Output(both[..., :-1], both[..., -1])
+            return self._part(AgentNetwork._heads, output.float())
+
+    def _heads(self, output: Tensor) -> Output:
+        output = output.flatten(-len(self.core.output_shape))
+        if self.trunk is not None:
+            output = F.relu(self.trunk(output))
+        # One product, and one back, with as many columns of zeros as a GPU wants them to be aligned.
+        missing = -(self.num_actions + 1) % 8 if output.is_cuda else 0
+        weight = F.pad(torch.cat((self.policy.weight, self.value.weight)), (0, 0, 0, missing))
+        bias = F.pad(torch.cat((self.policy.bias, self.value.bias)), (0, missing))
+        both = F.linear(output, weight, bias)
+        return Output(both[..., : self.num_actions], both[..., self.num_actions])
 
     def ready(self, state: State) -> Ready:
         """To take many steps with, from this state: what does not change until the weights do."""
@@ -217,14 +222,15 @@ class AgentNetwork(nn.Module):
             output, state = self.core.step(features, state)
         else:
             output, state = self.core.step(features, state, ready.folded)
-        return self._part(AgentNetwork.heads, output), state
+        return self.heads(output), state
 
     def forward(self, inputs: Inputs, state: State, first: Tensor) -> tuple[Output, State]:
         """T steps at once: inputs `[T, B, ...]`, `first` `[T, B]`; the same numbers as T calls of `step`."""
         output, state = self.core(self._part(AgentNetwork.features, inputs), state, resets=first)
-        return self._part(AgentNetwork.heads, output), state
+        return self.heads(output), state
 
     def _part(self, part: Callable, read):
+        """Fused, or as it is; under the autocast of the caller, which a compiled backward pass shares."""
         return (fused(part) if self.fuses else part)(self, read)
 
 
