@@ -264,10 +264,11 @@ def _store(reserve: Reserve, levels: Levels) -> Reserve:
     rank = levels.accepted.cumsum(0) - 1  # [n]
     kept = levels.accepted & (rank < rows - reserve.fresh)
     row = torch.where(kept, (reserve.first + reserve.fresh + rank) % rows, rows)
+    # What goes to the last row is never read; zeros, so that it does not matter which of them comes last.
     return dataclasses.replace(
         reserve,
-        room=reserve.room.index_copy(0, row, levels.room),
-        agent=reserve.agent.index_copy(0, row, levels.agent),
+        room=reserve.room.index_copy(0, row, where(kept, levels.room, torch.zeros_like(levels.room))),
+        agent=reserve.agent.index_copy(0, row, levels.agent.masked_fill(~kept, 0)),
         fresh=reserve.fresh + kept.sum(),
     )
 

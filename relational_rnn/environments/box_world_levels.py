@@ -159,7 +159,7 @@ class LevelGenerator:
         locks, contents, present = [slot], [torch.where(slot == length, 0, slot + 1)], [slot <= length]
 
         rest = NUM_COLOURS - 1 - length  # how many ids are not on the way
-        column = iter(branch_u.split(1, 1))
+        column = (branch_u[:, i : i + 1] for i in range(branch_u.shape[1]))
         for branch in range(self.most_forward):
             lock = 1 + pick(next(column), length)
             content = length + 1 + pick(next(column), rest)
