@@ -38,7 +38,10 @@ class Levels:
 
 
 class LevelGenerator:
-    """Samples levels: a chain of boxes from a loose key to the gem, and branches that lead nowhere."""
+    """Samples levels: a chain of boxes from a loose key to the gem, and branches that lead nowhere.
+
+    `harder` (1): a level has of `solution_lengths`, and of `num_forward`, the last one of so many drawn.
+    """
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class LevelGenerator:
                 f"need, to {LARGEST_ROOM}"
             )
         self.grid_size, self.side, self.branch_length = grid_size, grid_size + 2, branch_length
+        self.harder = 1.0
         self.device = torch.device(device)
         self.longest, self.most_forward, self.most_backward = (
             max(counts) for counts in (solution_lengths, num_forward, num_backward)
@@ -151,6 +155,8 @@ class LevelGenerator:
         Ids 1..L are the keys on the way: box i has lock i and holds key i + 1. A distractor starts at a
         random one of them, and its keys are of ids L+1..19 (20 is never drawn).
         """
+        if self.harder != 1:  # the largest of k uniform numbers is distributed as the k-th root of one
+            counts_u = counts_u ** (1 / self.harder)
         length, forward, backward = (
             look_up(choices, pick(counts_u[:, i], offered))[:, None]
             for i, (choices, offered) in enumerate(zip(self._choices, self._offered, strict=True))

@@ -55,9 +55,13 @@ class Task:
     curriculum: float = field(default=0.0, metadata=ADDED)
     """Begin with the first of solution_lengths and num_forward, and add the next one whenever this share of
     the levels was solved; 0: all from the beginning. Evaluation always has all."""
+    harder: float = field(default=1.0, metadata=ADDED)
+    """Levels of training have the last one of so many drawn of solution_lengths, and of num_forward: with 2
+    five boxes are drawn in 36 instead of 20 %. Evaluation draws one, as the paper."""
 
     def __post_init__(self):
         require(0 <= self.curriculum <= 1, "curriculum", self.curriculum, "0 to 1")
+        require(1 <= self.harder <= 16, "harder", self.harder, "1 to 16")
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,13 @@ def make_player(config: Config, device: torch.device) -> tuple[BoxWorld, AgentNe
     return env, build_network(env, (env.side, env.side), config.core, config.model)
 
 
+def make_learner(config: Config, device: torch.device) -> tuple[BoxWorld, AgentNetwork]:
+    """The same with the levels of training."""
+    env, network = make_player(config, device)
+    env.generator.harder = config.task.harder
+    return env, network
+
+
 def make_problem(config: Config, device: torch.device) -> Agent:
     task = config.task
     # With the gem come the locks before it, at least as many as the shortest way has. The gem's reward alone
@@ -92,12 +103,12 @@ def make_problem(config: Config, device: torch.device) -> Agent:
     solved_at = GEM_REWARD + shortest
     allowed = "lengths at most 9 apart: the locks of a longer level are worth as much as a short one solved"
     require(longest < solved_at, "solution_lengths", task.solution_lengths, allowed)
-    options = dict(solved_at=solved_at, stagger=task.max_steps)
+    options = dict(solved_at=solved_at, stagger=task.max_steps, eval_env=make_env(task, device))
     if task.curriculum:
         require(config.actors == "local", "actors", config.actors, "local with a curriculum")
-        options |= dict(kind=Growing, eval_env=make_env(task, device), grow_at=task.curriculum)
+        options |= dict(kind=Growing, grow_at=task.curriculum)
         options["counts"] = len(task.solution_lengths), len(task.num_forward)
-    return build_problem(make_player, config, device, **options)
+    return build_problem(make_learner, config, device, **options)
 
 
 class Growing(AgentProblem):

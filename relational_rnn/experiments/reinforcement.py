@@ -135,5 +135,5 @@ def build_problem(
     actors = actor_count(config.actors)
     if not actors:
         return kind(env, network, config.learning, **options)
-    options |= dict(actors=actors, remote=config.remote, eval_env=env)
+    options = dict(eval_env=env) | options | dict(actors=actors, remote=config.remote)
     return RemoteAgent(partial(make_player, config), network, config.learning, **options)

@@ -132,7 +132,8 @@ class Difficulty:
     patience: int = field(default=0, metadata=ADDED)
     """mastery: move on after so many logging intervals whatever the share; 0: never."""
     also: tuple[lte.OperationName, ...] = field(default=(), metadata=ADDED)
-    """Operations to train on beside the task's own; the evaluation has the task's only."""
+    """Operations to train on besides the task's own, or more often where they are its own or named again; the
+    evaluation has the task's only, as the paper."""
 
 
 @dataclass(frozen=True)

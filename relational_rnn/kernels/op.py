@@ -136,7 +136,8 @@ def scan(
     wanted, kind = memory.dtype, folded.qkv[0].dtype
     memory = memory.to(folded.vectors[0].dtype)
     with torch.autocast(x.device.type, enabled=False):
-        x, first = x.to(kind), folded.projection or folded.qkv
+        # Contiguous, or torch would add a bias in a kernel of its own.
+        x, first = x.to(kind).contiguous(), folded.projection or folded.qkv
         if missing := first[0].shape[1] - x.shape[-1]:
             x = F.pad(x, (0, missing))
         if folded.projection is not None:

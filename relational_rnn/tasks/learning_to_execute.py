@@ -76,7 +76,8 @@ class LearningToExecute:
     nest: int | None = None
     """Deepest nesting of a program: 2 unless given. Memorisation has only 1."""
     also: tuple[OperationName, ...] = ()
-    """More operations than the task's own, as likely as those: to practise, not to be scored."""
+    """Operations to draw besides the task's own, each as likely as one of those; of the task's own or named
+    again: that much more often. To practise, not to be scored."""
 
     def __post_init__(self):
         require(self.task in TASKS, "task", self.task, ", ".join(TASKS))
@@ -92,13 +93,12 @@ class LearningToExecute:
             valid = _whole(self.nest) and 1 <= self.nest <= MAX_NEST
             require(valid, "nest", self.nest, f"1 to {MAX_NEST}")
             for name in self.also:
-                others = [other for other in BY_NAME if other not in OPERATIONS_OF[self.task]]
-                require(name in others, "also", name, ", ".join(others) or f"none, {self.task} has them all")
+                require(name in BY_NAME, "also", name, ", ".join(BY_NAME))
 
     @property
     def choices(self) -> tuple[int, ...]:
         """Operations by number, to draw from with equal chances."""
-        return sum((BY_NAME[name] for name in dict.fromkeys((*OPERATIONS_OF[self.task], *self.also))), ())
+        return sum((BY_NAME[name] for name in (*OPERATIONS_OF[self.task], *self.also)), ())
 
     @property
     def memorisation(self) -> bool:

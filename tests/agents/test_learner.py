@@ -241,6 +241,22 @@ def test_levels_grow_with_success():
         easy.env.generator.offer(4, 1)
 
 
+def test_harder_levels_are_for_training_only():
+    """Of two draws the larger: of 1 and 3 boxes and no distractors, 3 in three of four levels."""
+    config = box_world.smoke()
+    task = replace(config.task, grid_size=12, solution_lengths=(1, 3), num_forward=(0,), harder=2.0)
+    problem = box_world.make_problem(replace(config, task=task), CPU)
+    generator = torch.Generator().manual_seed(0)
+    for env, expected in ((problem.env, 0.75), (problem.eval_env, 0.5)):
+        levels = env.generator.sample(4000, generator)
+        boxes = (levels.room >= LOCK).sum(1)[levels.accepted]
+        assert (boxes == 3).double().mean().item() == pytest.approx(expected, abs=0.03)
+    env, _ = box_world.make_player(replace(config, task=task), CPU)  # to look on and to be scored
+    assert env.generator.harder == 1
+    with pytest.raises(ValueError, match=r"harder=0.5 is not allowed; allowed: 1 to 16"):
+        box_world.Task(harder=0.5)
+
+
 def test_a_level_is_solved_by_its_gem_alone():
     """Ten locks are worth as much as a gem: a way of ten boxes may run out of time just before it."""
     for lengths in ((1, 2), (10,)):
