@@ -99,9 +99,8 @@ def fast() -> Config:
     rmc train mini-pacman --preset fast [--task.view full] [--core lstm]
     Expected score: not run yet.
     Guesses: all but the discount, the unroll and the network's sizes, which are BoxWorld's in the paper; that
-    an update takes an eighth of the games is what BoxWorld learns sooner with. For an LSTM add
-    --training.precision tf32: bf16 would round its cell at every step. The reward scale keeps values (a
-    hundred steps of up to a point each) near 1: small runs on a CPU (viewport, 128 units, 128 games x 20
+    an update takes an eighth of the games is what BoxWorld learns sooner with. The reward scale keeps values
+    (a hundred steps of up to a point each) near 1: small runs on a CPU (viewport, 128 units, 128 games x 20
     steps, 1e-3, one seed each) had 51 points after 1.3 million steps with it and 16 without; with clipping at
     0.1, 73 then and 441 after 15 million (results/LOG.md).
     """
