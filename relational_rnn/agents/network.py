@@ -39,7 +39,7 @@ class Ready(NamedTuple):
     """What many steps with the same weights share."""
 
     fresh: State  # the core's initial state of B games
-    folded: Any  # the core's weights multiplied out and cast (RelationalMemory.fold), or None
+    folded: Any  # the core's weights multiplied out and cast (RelationalMemory, LSTM), or None
 
 
 @cache

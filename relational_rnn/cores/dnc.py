@@ -19,6 +19,8 @@ from relational_rnn.cores.deep_lstm import DeepLSTM, lstm_step
 from relational_rnn.cores.dnc_memory import Interface, Memory, access
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.kernels import dnc as kernels
+from relational_rnn.kernels import dnc_sequence as sequence
+from relational_rnn.kernels import transformed, why_not_triton
 
 CONTROLLERS = ("lstm", "feedforward")
 
@@ -50,7 +52,8 @@ class DNC(RecurrentCore):
         compile: fuse the memory's kernels with torch.compile: half the time of a training step on a GPU, for
             half a minute at the first call (needs a C++ compiler, and Triton on a GPU).
         fused: on a GPU, a step of the memory as one kernel of our own (kernels/dnc.py), where it applies:
-            float32, one write head, up to 128 slots; `compile` is for where it does not.
+            float32, one write head, up to 128 slots; `compile` is for where it does not. With one or two
+            layers of LSTM a sequence is of our own altogether (kernels/dnc_sequence.py).
     """
 
     def __init__(
@@ -155,6 +158,8 @@ class DNC(RecurrentCore):
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0:
             return x.new_empty(0, x.shape[1], *self.output_shape), state
+        if self._one_sequence(x):
+            return self._scan_fused(x, state, resets)
         fresh = None if resets is None else self.initial_like(state)
         features, access = [], self._access(x.device)
         with torch.autocast(x.device.type, enabled=False):
@@ -168,6 +173,35 @@ class DNC(RecurrentCore):
     def _one_kernel(self, device: torch.device) -> bool:
         kind = kernels.Kind(self.memory_size, self.word_size, self.num_reads)
         return self.fused and kernels.usable(kind, self.num_writes, self.interface.weight.dtype, device)
+
+    def _one_sequence(self, x: Tensor) -> bool:
+        """Whether the controller's steps can be of our own too: LSTMs, and a limit that is none for them."""
+        deep = isinstance(self.controller, DeepLSTM) and self.controller.num_layers == 2
+        fits = deep or isinstance(self.controller, LSTM)
+        fits = fits and (self.clip_value is None or self.clip_value >= 1) and x.shape[1] > 0
+        taken = not torch.compiler.is_compiling() and not transformed() and why_not_triton(x) is None
+        return fits and taken and self._one_kernel(x.device)
+
+    def _scan_fused(self, x: Tensor, state, resets: Tensor | None):
+        dtype = self.interface.weight.dtype
+        reads, *memory, controller = map_state(lambda s: s.to(dtype), state)
+        deep = isinstance(self.controller, DeepLSTM)
+        layers = [
+            sequence.Layer(part.weight_ih_l0, part.weight_hh_l0, part.bias_ih_l0 + part.bias_hh_l0)
+            for part in (layer.lstm for layer in (self.controller.layers if deep else [self.controller]))
+        ]
+        interface = self.interface.weight, self.interface.bias
+        with torch.autocast(x.device.type, enabled=False):
+            features, (reads, *memory), cells = sequence.scan(
+                x.to(dtype),
+                [reads, *memory],
+                list(controller) if deep else [controller],
+                layers,
+                interface,
+                resets,
+                self.clip_value,
+            )
+            return self._clip(self.output(features)), (reads, *memory, tuple(cells) if deep else cells[0])
 
     def _access(self, device: torch.device):
         """The function for a step of the memory, of (raw, Memory)."""

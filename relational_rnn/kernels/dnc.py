@@ -74,25 +74,61 @@ def _kind(memory: Tensor, read_weights: Tensor) -> Kind:
     return Kind(memory.shape[1], memory.shape[2], read_weights.shape[1])
 
 
-def forward(raw: Tensor, state: list[Tensor], compiled=nvrtc.compiled) -> list[Tensor]:
-    """raw [B, RAW], state as dnc_memory.Memory, one write head -> [words read [B, R, W], *the next state]."""
+class Episodes(NamedTuple):
+    """Where one begins, `[B]` uint8: before this step, and before the next one."""
+
+    now: Tensor
+    next: Tensor
+
+
+def _around(raw: Tensor, episodes: Episodes | None, next_reads: Tensor | None) -> list:
+    """The kernels' last arguments; what does not count is any tensor."""
+    stride = 0 if next_reads is None else next_reads.stride(0)
+    return [
+        *(episodes or (raw, raw)),
+        raw if next_reads is None else next_reads,
+        int(episodes is not None),
+        stride,
+    ]
+
+
+def forward(
+    raw: Tensor,
+    state: list[Tensor],
+    made: list[Tensor] | None = None,
+    episodes: Episodes | None = None,
+    next_reads: Tensor | None = None,
+    compiled=nvrtc.compiled,
+) -> list[Tensor]:
+    """raw [B, RAW], state as dnc_memory.Memory, one write head -> [words read [B, R, W], *the next state],
+    new ones unless given. `next_reads` [B, R W], of any stride, gets what was read as well, and zeros where
+    an episode begins next."""
     kind = _kind(*state[:2])
     batch = raw.shape[0]
-    made = [raw.new_empty(batch, kind.R, kind.W), *map(torch.empty_like, state)]
+    made = made or [raw.new_empty(batch, kind.R, kind.W), *map(torch.empty_like, state)]
     if batch:
-        nvrtc.launch(compiled, "dnc_forward", kind, batch, 32 * WARPS, [raw, *state, *made])
+        args = [raw, *state, *made, *_around(raw, episodes, next_reads)]
+        nvrtc.launch(compiled, "dnc_forward", kind, batch, 32 * WARPS, args)
     return made
 
 
 def backward(
-    raw: Tensor, state: list[Tensor], read_weights: Tensor, grads: list[Tensor], compiled=nvrtc.compiled
+    raw: Tensor,
+    state: list[Tensor],
+    read_weights: Tensor,
+    grads: list[Tensor],
+    found: list[Tensor] | None = None,
+    episodes: Episodes | None = None,
+    next_reads: Tensor | None = None,
+    compiled=nvrtc.compiled,
 ) -> list[Tensor]:
-    """-> gradients of raw, memory, read_weights, link, precedence, usage; what was written where has none."""
+    """-> gradients of raw, memory, read_weights, link, precedence, usage; what was written where has none.
+    `next_reads`: the gradient of what `forward` put there."""
     kind = _kind(*state[:2])
     memory, reads, _, link, precedence, usage = state
-    found = [torch.empty_like(t) for t in (raw, memory, reads, link, precedence, usage)]
+    found = found or [torch.empty_like(t) for t in (raw, memory, reads, link, precedence, usage)]
     if raw.shape[0]:
-        args = [raw, *state, read_weights, *grads, *found]
+        args = [raw, *state, read_weights, *grads, *found, *_around(raw, episodes, next_reads)]
         nvrtc.launch(compiled, "dnc_backward", kind, raw.shape[0], 32 * WARPS, args)
     return found
 

@@ -1,6 +1,8 @@
-"""A step of a DNC's memory in one kernel: on a CPU thread by thread (simt/), and on a GPU."""
+"""A step of a DNC's memory in one kernel, and whole sequences: on a CPU (simt/), and on a GPU."""
 
+import importlib.util
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -8,9 +10,12 @@ import torch
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.dnc_memory import Memory, access
 from relational_rnn.kernels import dnc
+from tests.kernels.comparison import in_the_interpreter
+from tests.kernels.interpreted_dnc import CASES, compare
 from tests.kernels.simt.emulated import compiled
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
@@ -103,13 +108,31 @@ def test_the_kernels_on_the_gpu(slots, words, reads, monkeypatch):
     torch.use_deterministic_algorithms(False)
 
 
+@needs_compiler
+@needs_triton
+def test_a_whole_sequence_in_the_interpreter():
+    """Outputs, states and every gradient, with torch.empty full of NaN."""
+    assert in_the_interpreter("tests.kernels.interpreted_dnc").count("worst") == len(CASES)
+
+
 @needs_gpu
-def test_a_core_with_it_gives_what_one_without_gives():
+@pytest.mark.parametrize("name", CASES)
+def test_a_whole_sequence_on_the_gpu(name, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    found = compare(name, "cuda")
+    assert max(found.values()) < 1e-4, found
+
+
+@needs_gpu
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_core_with_it_gives_what_one_without_gives(layers, monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     torch.manual_seed(0)
-    plain = DNC(5, 6, 12, 8, 2, 1, "lstm", 16, device="cuda")
-    fused = DNC(5, 6, 12, 8, 2, 1, "lstm", 16, device="cuda", fused=True)
+    plain = DNC(5, 6, 12, 8, 2, 1, "lstm", 16, layers, device="cuda")
+    fused = DNC(5, 6, 12, 8, 2, 1, "lstm", 16, layers, device="cuda", fused=True)
     fused.load_state_dict(plain.state_dict())
     assert fused._one_kernel(torch.device("cuda", 0))
+    assert fused._one_sequence(torch.zeros(1, 1, 5, device="cuda")) == (layers < 3)
     x, found = torch.randn(9, 30, 5, device="cuda"), []
     for core in (plain, fused):
         y, _ = core(x, resets=torch.rand(9, 30, device="cuda", generator=_seeded()) < 0.2)
@@ -125,8 +148,8 @@ def _seeded():
 @needs_compiler
 def test_torch_sees_one_operator(monkeypatch):
     """Its shapes, its gradients, and a sequence that uses it; the kernels in the emulator."""
-    monkeypatch.setattr(dnc, "forward", lambda raw, state, f=dnc.forward: f(raw, state, compiled))
-    monkeypatch.setattr(dnc, "backward", lambda *a, f=dnc.backward: f(*a, compiled))
+    monkeypatch.setattr(dnc, "forward", partial(dnc.forward, compiled=compiled))
+    monkeypatch.setattr(dnc, "backward", partial(dnc.backward, compiled=compiled))
     core, raw, state, _ = example(7, 4, 2)
     raw, *state = (t.requires_grad_() for t in (raw, *state))
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")

@@ -53,14 +53,14 @@ struct Step {
     free_gate = take(R), mode = take(3 * R), erase = take(W), numbers = take(3 + R), memory = take(N * W);
   }
 
-  // The controller's words, and the state of before. `old_usage` etc. are this sample's.
+  // The controller's words, and the state of before, `old_usage` etc. of this sample; zeros if an episode begins `anew`.
   __device__ void begin(const float* from, const float* old_memory, const float* old_reads, const float* old_writes,
-                        const float* old_precedence, const float* old_usage) {
+                        const float* old_precedence, const float* old_usage, bool anew) {
     const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
     for (int i = thread; i < RAW; i += THREADS) raw[i] = from[i];
-    for (int i = thread; i < R * N; i += THREADS) read_weights[i] = old_reads[i];
-    for (int i = thread; i < N * W; i += THREADS) memory[i] = old_memory[i];
-    for (int i = thread; i < N; i += THREADS) precedence[i] = old_precedence[i];
+    for (int i = thread; i < R * N; i += THREADS) read_weights[i] = anew ? 0.f : old_reads[i];
+    for (int i = thread; i < N * W; i += THREADS) memory[i] = anew ? 0.f : old_memory[i];
+    for (int i = thread; i < N; i += THREADS) precedence[i] = anew ? 0.f : old_precedence[i];
     __syncthreads();
     for (int i = thread; i < W; i += THREADS) erase[i] = sigmoid(raw[ERASE + i]);
     if (thread < R) {
@@ -81,7 +81,7 @@ struct Step {
     }
     __syncthreads();
     for (int i = thread; i < N; i += THREADS) {
-      usage[i] = (old_usage[i] + (1.f - old_usage[i]) * old_writes[i]) * retained(i, -1);
+      usage[i] = anew ? 0.f : (old_usage[i] + (1.f - old_usage[i]) * old_writes[i]) * retained(i, -1);
       unused[i] = 1.f - (EPSILON + (1.f - EPSILON) * fmaxf(usage[i], 0.f)), logs[i] = logf(used(i));
     }
     for (int i = warp; i < N; i += WARPS) {  // each word against the key of the write

@@ -1,4 +1,5 @@
 // The backward pass of a step of a DNC's memory, from the state before it; what the step computed is computed again.
+// Resets and stride as in the forward pass: `g_next_reads` is the gradient of what the next step was given of the reads.
 
 // Of a softmax of cosines over slots, by one warp: gradients of the shares become those of dot products and word norms;
 // leaves that of the strength and of the key's norm.
@@ -26,8 +27,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
     const float* new_reads,  // [B, R, N], the read weights that the step made
     const float* g_reads, const float* g_memory, const float* g_read_weights, const float* g_write_weights,
     const float* g_link, const float* g_precedence, const float* g_usage,  // gradients of what the step made
-    float* d_raw, float* d_memory, float* d_read_weights, float* d_link, float* d_precedence, float* d_usage) {
+    float* d_raw, float* d_memory, float* d_read_weights, float* d_link, float* d_precedence, float* d_usage,
+    const unsigned char* begins, const unsigned char* next_begins, const float* g_next_reads, int resets, int stride) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, b = blockIdx.x;
+  const bool anew = resets && begins[b], next_counts = stride && !(resets && next_begins[b]);
   Step s;
   float *const said = s.take(R * W), *const made = s.take(R * N);  // gradients of what was read; the new read weights
   float *const d_made = s.take(R * N), *const d_old = s.take(R * N);
@@ -37,8 +40,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
   constexpr int COLUMNS = (R + 2) * N > (R + 3) * W ? (R + 2) * N : (R + 3) * W;
   float* const columns = s.take(WARPS * COLUMNS);
   s.begin(raw + (long)b * RAW, old_memory + (long)b * N * W, old_reads + (long)b * R * N, old_writes + (long)b * N,
-          old_precedence + (long)b * N, old_usage + (long)b * N);
-  for (int i = thread; i < R * W; i += THREADS) said[i] = g_reads[(long)b * R * W + i];
+          old_precedence + (long)b * N, old_usage + (long)b * N, anew);
+  for (int i = thread; i < R * W; i += THREADS)
+    said[i] = g_reads[(long)b * R * W + i] + (next_counts ? g_next_reads[(long)b * stride + i] : 0.f);
   for (int i = thread; i < R * N; i += THREADS) made[i] = new_reads[(long)b * R * N + i];
   __syncthreads();
 
@@ -92,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
       const int j = lane + 32 * k;
       if (j >= N) continue;
       const long at = ((long)b * N + i) * N + j;
-      const float old = old_link[at], x = s.new_link(i, j, old);
+      const float old = anew ? 0.f : old_link[at], x = s.new_link(i, j, old);
       float d = g_link[at];
 #pragma unroll
       for (int r = 0; r < R; r++) {
@@ -102,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
         d += s.mode[3 * r] * made_j * s.read_weights[r * N + i] + s.mode[3 * r + 1] * made_i * s.read_weights[r * N + j];
       }
       if (i == j) d = 0.f;
-      d_link[at] = (1.f - s.write_weights[i] - s.write_weights[j]) * d;
+      d_link[at] = anew ? 0.f : (1.f - s.write_weights[i] - s.write_weights[j]) * d;
       row += d * (s.precedence[j] - old);
       column_writes[k] -= d * old, column_precedence[k] += s.write_weights[i] * d;
     }
@@ -139,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
     const long at = (long)b * N + j;
     if (i < R * N) d_old[i] += x;
     else if (i < (R + 1) * N) d_writes[j] = x + row_sums[j] + g_precedence[at] - carried + g_write_weights[at];
-    else d_precedence[at] = x + (1.f - total) * g_precedence[at];
+    else d_precedence[at] = anew ? 0.f : x + (1.f - total) * g_precedence[at];
   }
   if (thread < R) {
     float d[3] = {0.f, 0.f, d_keys[1 + R + 1 + thread]}, inner = 0.f;
@@ -213,14 +217,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
     float d = 0.f;
     for (int i = 0; i < N; i++) d += s.before(i, j) ? d_logs[i] : 0.f;
     d = g_usage[at] + slope * (d / s.used(j) - d_writes[j] * write * allocation * s.products[j]);
-    const float held = old_usage[at] + (1.f - old_usage[at]) * old_writes[at];
-    d_usage[at] = d * (1.f - old_writes[at]) * s.retained(j, -1);
-    d_retained[j] = d * held;
+    d_usage[at] = anew ? 0.f : d * (1.f - old_writes[at]) * s.retained(j, -1);
+    d_retained[j] = anew ? 0.f : d * (old_usage[at] + (1.f - old_usage[at]) * old_writes[at]);
   }
   __syncthreads();
   for (int i = thread; i < R * N; i += THREADS) {
     const int r = i / N, j = i % N;
-    d_read_weights[(long)b * R * N + i] = d_old[i] - d_retained[j] * s.free_gate[r] * s.retained(j, r);
+    d_read_weights[(long)b * R * N + i] = anew ? 0.f : d_old[i] - d_retained[j] * s.free_gate[r] * s.retained(j, r);
   }
   if (warp < R) {
     float d = 0.f;
@@ -238,8 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_backward(
       const int w = lane + 32 * k;
       if (w >= W) continue;
       const float old = s.memory[i * W + w];
-      d_memory[((long)b * N + i) * W + w] =
-          d_words[i * W + w] + write_dots[i] * s.raw[WRITE_KEY + w] + write_norms[i] * old / s.word_norms[i];
+      const float d = d_words[i * W + w] + write_dots[i] * s.raw[WRITE_KEY + w] + write_norms[i] * old / s.word_norms[i];
+      d_memory[((long)b * N + i) * W + w] = anew ? 0.f : d;
       d_write_key[k] += write_dots[i] * old;
     }
 #pragma unroll

@@ -1,15 +1,18 @@
-// A step of a DNC's memory.
+// A step of a DNC's memory. Where `resets` an episode may begin before this step (`begins`) and before the next one
+// (`next_begins`). `stride`, if there is one: what was read goes to rows of so many features too, for the next step.
 extern "C" __global__ void __launch_bounds__(THREADS) dnc_forward(
     const float* raw,                                                          // [B, RAW]
     const float* old_memory, const float* old_reads, const float* old_writes,  // [B, N, W], [B, R, N], [B, N]
     const float* old_link, const float* old_precedence, const float* old_usage,  // [B, N, N], [B, N], [B, N]
     float* reads,                                                              // [B, R, W]
-    float* memory, float* read_weights, float* write_weights, float* link, float* precedence, float* usage) {
+    float* memory, float* read_weights, float* write_weights, float* link, float* precedence, float* usage,
+    const unsigned char* begins, const unsigned char* next_begins, float* next_reads, int resets, int stride) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, b = blockIdx.x;
+  const bool anew = resets && begins[b], next_anew = resets && stride && next_begins[b];
   Step s;
   float *const to = s.take(R * N), *const from = s.take(WARPS * R * N);  // forward and backward reads; new words in place
   s.begin(raw + (long)b * RAW, old_memory + (long)b * N * W, old_reads + (long)b * R * N, old_writes + (long)b * N,
-          old_precedence + (long)b * N, old_usage + (long)b * N);
+          old_precedence + (long)b * N, old_usage + (long)b * N, anew);
   float total = 0.f;
   for (int j = 0; j < N; j++) total += s.write_weights[j];
   for (int i = thread; i < N; i += THREADS) {
@@ -26,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_forward(
       const int j = lane + 32 * k;
       if (j >= N) continue;
       const long at = ((long)b * N + i) * N + j;
-      const float x = s.new_link(i, j, old_link[at]);
+      const float x = s.new_link(i, j, anew ? 0.f : old_link[at]);
       link[at] = x;
 #pragma unroll
       for (int r = 0; r < R; r++) row[r] += x * s.read_weights[r * N + j], column[r][k] += x * s.read_weights[r * N + i];
@@ -77,5 +80,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) dnc_forward(
     float x = 0.f;
     for (int j = 0; j < N; j++) x += s.read_weights[r * N + j] * s.memory[j * W + w];
     reads[(long)b * R * W + i] = x;
+    if (stride) next_reads[(long)b * stride + i] = next_anew ? 0.f : x;
   }
 }
