@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum
+from relational_rnn.tasks.lte_practice import Practice
 from relational_rnn.tasks.lte_text import decode
 from relational_rnn.tasks.seq2seq import Seq2Seq
 from relational_rnn.training.config import EVAL_SEED
@@ -22,7 +23,8 @@ EVAL_BATCH = 1600  # divides the paper's 12,800
 
 class LearningToExecuteProblem(Problem):
     """Batches of the curriculum's difficulties, cross entropy of the answer's characters. Scores are of
-    `task`; `training_task` has the same steps, and may have more operations."""
+    `task`; `training_task` has the same steps, and may have more operations. `balance`: it draws those most
+    that are got wrong most (tasks/lte_practice.py)."""
 
     def __init__(
         self,
@@ -36,8 +38,10 @@ class LearningToExecuteProblem(Problem):
         feedback: float = 1.0,
         feedback_steps: int = 0,
         eval_samples: int = 12_800,
+        balance: bool = False,
         seed: int = 0,
     ):
+        self.practice = Practice(training_task, device) if balance else None
         self.model, self.curriculum, self.device = model.to(device), curriculum, device
         self.task, self.training_task = task, training_task
         self.batch_size, self.eval_samples = batch_size, eval_samples
@@ -46,14 +50,22 @@ class LearningToExecuteProblem(Problem):
         self.updates = torch.zeros((), device=device)  # on the device: a CUDA graph counts there
 
     def loss(self) -> tuple[Tensor, dict[str, Tensor]]:
-        generator = self.generators["data"]
-        batch = self.training_task.batch(self.batch_size, generator=generator, curriculum=self.curriculum)
+        generator, practice = self.generators["data"], self.practice
+        batch = self.training_task.batch(
+            self.batch_size,
+            generator=generator,
+            curriculum=self.curriculum,
+            odds=None if practice is None else practice.odds,
+        )
         feeding = {}
         if self.model.regime != "non-auto-regressive":
             feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)
         logits = self.model(batch.inputs, batch.input_lengths, self.task.output_steps, **feeding).float()
         self.updates += 1
-        return lte.loss(logits, batch), {"accuracy": lte.accuracy(logits, batch)}
+        metrics = {"accuracy": lte.accuracy(logits, batch)}
+        if practice is not None:
+            metrics |= practice.count(batch, logits.argmax(-1) == batch.targets)
+        return lte.loss(logits, batch), metrics
 
     def _feedback(self) -> Tensor | float:
         """Chance that the decoder reads its own prediction."""
@@ -63,17 +75,21 @@ class LearningToExecuteProblem(Problem):
     def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
         length, nest = self.curriculum.level.tolist()
         self.curriculum.update(metrics["loss"], metrics["accuracy"])
-        return {"length": length, "nest": nest}
+        shares = {} if self.practice is None else self.practice.update(metrics)
+        return {"length": length, "nest": nest} | shares
 
     def evaluate(self) -> dict[str, float]:
         return score(self.model, self.task, self.eval_samples, self.device)
 
     def state(self) -> dict[str, Tensor]:
-        return {"updates": self.updates, **self.curriculum.state()}
+        odds = {} if self.practice is None else {"odds": self.practice.odds}
+        return {"updates": self.updates, **self.curriculum.state(), **odds}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.updates.copy_(state["updates"])
         self.curriculum.load_state(state)
+        if self.practice is not None:
+            self.practice.odds.copy_(state["odds"])
 
 
 @torch.no_grad()

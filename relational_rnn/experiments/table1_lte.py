@@ -134,6 +134,8 @@ class Difficulty:
     also: tuple[lte.OperationName, ...] = field(default=(), metadata=ADDED)
     """Operations to train on besides the task's own, or more often where they are its own or named again; the
     evaluation has the task's only, as the paper."""
+    balance: bool = field(default=False, metadata=ADDED)
+    """Draw operations as often as they are got wrong, instead of equally often, in training."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class Config:
         require(model.feedback_steps >= 0, "feedback_steps", model.feedback_steps, "0 or more")
         require(model.head_layers >= 0, "head_layers", model.head_layers, "0 or more")
         require(model.head_units >= 1, "head_units", model.head_units, "1 or more")
+        balanced, none = self.curriculum.balance, f"False, for {self.task} has no operations"
+        require(not balanced or not self.samples.memorisation, "curriculum.balance", balanced, none)
 
     @property
     def samples(self) -> lte.LearningToExecute:
@@ -232,6 +236,7 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
         feedback=model.feedback,
         feedback_steps=model.feedback_steps,
         eval_samples=config.eval_samples,
+        balance=curriculum.balance,
         seed=config.training.seed,
     )
 

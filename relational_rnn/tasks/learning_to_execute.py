@@ -53,6 +53,7 @@ class Batch(NamedTuple):
     targets: Tensor  # [T, B]
     input_lengths: Tensor  # [B]
     target_lengths: Tensor  # [B]
+    operations: Tensor | None = None  # [B, N] of a program, the innermost first, as numbers of OPERATIONS
 
     @property
     def mask(self) -> Tensor:
@@ -118,9 +119,15 @@ class LearningToExecute:
         return self.length + 1 if self.memorisation else 2 * self.length
 
     def batch(
-        self, batch_size: int, *, generator: torch.Generator, curriculum: Curriculum | None = None
+        self,
+        batch_size: int,
+        *,
+        generator: torch.Generator,
+        curriculum: Curriculum | None = None,
+        odds: Tensor | None = None,
     ) -> Batch:
-        """Draw samples on the generator's device: of the curriculum's difficulties, or all of the maximum."""
+        """Draw samples on the generator's device: of the curriculum's difficulties, or all of the maximum.
+        `odds`: of the `choices`, which are equal otherwise."""
         require(_whole(batch_size) and batch_size >= 0, "batch_size", batch_size, "0 or more")
         if curriculum is None:
             length, nest = (
@@ -132,7 +139,7 @@ class LearningToExecute:
             length, nest = curriculum.draw(batch_size, generator)
         if self.memorisation:
             return _memorisation(self, length, generator)
-        return _programs(self, length, nest, generator)
+        return _programs(self, length, nest, generator, odds)
 
 
 def _whole(number) -> bool:
@@ -233,14 +240,20 @@ def _characters(operations: tuple[int, ...], length: int, L: int, N: int) -> lis
     return program
 
 
-def _programs(task: LearningToExecute, length: Tensor, nest: Tensor, generator: torch.Generator) -> Batch:
+def _programs(
+    task: LearningToExecute, length: Tensor, nest: Tensor, generator: torch.Generator, odds: Tensor | None
+) -> Batch:
     device, B, L, N = generator.device, len(length), task.length, task.nest
     tables = _templates(task, device)
     random = dict(generator=generator, device=device)
     literals = torch.randint(0, 10, (B, 1 + 3 * N, L), **random)  # [B, Q, L] digits
     not_zero = torch.randint(1, 10, (B, 1 + 4 * N), **random)
     literals[..., 0], count = not_zero.split((1 + 3 * N, N), dim=1)  # leading digits; k of every level
-    operations = tables.choices[torch.randint(0, len(tables.choices), (B, N), **random)]
+    if odds is None:
+        chosen = torch.randint(0, len(tables.choices), (B, N), **random)
+    else:
+        chosen = (torch.rand(B, N, 1, **random) >= odds.cumsum(0)[:-1]).sum(-1)
+    operations = tables.choices[chosen]
     operations = operations * (torch.arange(N, device=device) < nest[:, None])  # [B, N]
 
     row = length - 1
@@ -255,9 +268,8 @@ def _programs(task: LearningToExecute, length: Tensor, nest: Tensor, generator: 
     for level in range(N):
         value = (value * factor[:, level] + summand[:, level]).remainder(modulus)  # Python's, never negative
     targets, target_lengths = _written(value, tables.tens, task.output_steps)
-    return Batch(
-        inputs.t().contiguous().long(), targets.t().contiguous(), tables.lengths[row], target_lengths
-    )
+    inputs, targets = inputs.t().contiguous().long(), targets.t().contiguous()
+    return Batch(inputs, targets, tables.lengths[row], target_lengths, operations)
 
 
 def _affine(operation: Tensor, b: Tensor, c: Tensor, d: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,47 @@
+"""Operations practised as often as they are got wrong, instead of all equally often (ours).
+
+Comparisons are soon right and loops are not; drawn equally often, half of a batch of control is then wasted.
+
+Shapes: B batch, T output steps, N deepest nest, C choices of a task.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relational_rnn.tasks.learning_to_execute import BY_NAME, Batch, LearningToExecute
+
+LEAST = 0.03  # added to the share of wrong characters, so that nothing is forgotten
+
+
+class Practice:
+    """The odds of a task's operations: a tensor that changes in place, so that a CUDA graph follows it."""
+
+    def __init__(self, task: LearningToExecute, device=None):
+        self.choices = torch.tensor(task.choices, device=device)
+        self.names = [name for name, numbers in BY_NAME.items() if numbers[0] in task.choices]
+        self.odds = torch.full((len(task.choices),), 1 / len(task.choices), device=device)  # [C]
+
+    def count(self, batch: Batch, right: Tensor) -> dict[str, Tensor]:
+        """Characters right [T, B] and all characters of the programs that have an operation, of each."""
+        found = {}
+        for name in self.names:
+            has = torch.stack([batch.operations == number for number in set(BY_NAME[name])]).any(0).any(1)
+            asked = batch.mask & has
+            found |= {f"{name}_right": (right & asked).sum().float(), f"{name}_asked": asked.sum().float()}
+        return found
+
+    def update(self, metrics: dict[str, float]) -> dict[str, float]:
+        """From an interval's means of `count`, the odds of the next one -> the shares right, to record."""
+        shares = {}
+        for name in self.names:
+            asked = metrics[f"{name}_asked"]
+            shares[name] = metrics[f"{name}_right"] / asked if asked else 0.0
+        wrong = {name: 1 - share + LEAST for name, share in shares.items()}
+        odds = torch.zeros_like(self.odds)
+        for name in self.names:
+            own = torch.isin(self.choices, torch.tensor(BY_NAME[name], device=self.choices.device))
+            odds += own * wrong[name] / own.sum()
+        self.odds.copy_(odds / odds.sum())
+        return {f"accuracy_{name}": share for name, share in shares.items()}
