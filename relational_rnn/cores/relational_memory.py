@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, require_sizes
 from relational_rnn.kernels import op, reference
+from relational_rnn.kernels.folding import Folded, fold
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
 
 GATE_STYLES = ("unit", "memory", None)
@@ -135,7 +136,7 @@ class RelationalMemory(RecurrentCore):
         memory = torch.eye(self.mem_slots, self.slot_size, **options).expand(batch_size, -1, -1).contiguous()
         return (memory, memory.tanh()) if self.output_gate else memory
 
-    def step(self, x: Tensor, state, folded: op.Folded | None = None):
+    def step(self, x: Tensor, state, folded: Folded | None = None):
         """As every core's step; `folded` spares what depends on the weights alone (see `fold`)."""
         self._check_step(x, state)
         if self.output_gate:
@@ -155,7 +156,7 @@ class RelationalMemory(RecurrentCore):
             self.backend, self.initial_state(1), 1, self.weights(), self.input_rows or 1, self.recompute
         )
 
-    def fold(self) -> op.Folded | None:
+    def fold(self) -> Folded | None:
         """The weights multiplied out and cast, to take many steps with: `step(x, state, folded)`.
 
         They do not follow the parameters: fold again after an update. None where there is nothing to gain.
@@ -163,10 +164,10 @@ class RelationalMemory(RecurrentCore):
         rows = self.kernels()
         return None if rows is None else self._fold(self.weights(), rows).copied(self.mem_slots, self.spec)
 
-    def _fold(self, weights: Weights, rows) -> op.Folded:
+    def _fold(self, weights: Weights, rows) -> Folded:
         bias = None if self.gate_from_memory is None else self._gate_bias()
         linears = self.input_projection, self.blocks[0].qkv, self.gate_from_input
-        return op.fold(*linears, bias, weights, rows)
+        return fold(*linears, bias, weights, rows)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own

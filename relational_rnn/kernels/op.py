@@ -7,17 +7,15 @@ the hand-written recurrence (recurrence.py) runs: torch's, or Triton's on a GPU.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from relational_rnn.kernels import recurrence, reference, rows_torch, transformed, why_not_triton
+from relational_rnn.kernels.folding import LOW_PRECISION, Folded
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Weights
-
-LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 def choose(
@@ -62,88 +60,13 @@ def _why_not_triton(memory: Tensor, weights: Weights) -> str | None:
     return None
 
 
-def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype matrices are multiplied in: autocast's where it is on, but float64, as in torch."""
-    kind = weight.device.type
-    casts = torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
-    return torch.get_autocast_dtype(kind) if casts else weight.dtype
-
-
-class Folded(NamedTuple):
-    """What a call computes from the weights alone: the input's multiplied out, cast and widened.
-
-    The recurrence's own are as the parameters are, and the operator casts them, so that their gradients are
-    never rounded; in a copy for acting, which wants none, they are `ready`.
-    """
-
-    rows: ModuleType  # the row functions it was made for
-    projection: tuple[Tensor, Tensor] | None  # of the input, where it is not multiplied into the next two
-    qkv: tuple[Tensor, Tensor]  # weight and bias of the input's queries, keys and values
-    gates: tuple[Tensor, Tensor] | None  # of the input's share of the gates
-    matrices: list[Tensor]  # as Parameters.matrices
-    vectors: list[Tensor]  # as Parameters.vectors
-    ready: bool = False
-    packed: tuple[Tensor, ...] = ()  # as Parameters.packed
-
-    def copied(self, slots: int, spec: Spec) -> Folded:
-        """With no tensor that is still a parameter's own, and nothing left to do with them."""
-        p = Parameters.of(self.matrices, self.vectors).prepared(self.qkv[0].dtype)
-        matrices, vectors = ([t.clone() for t in group] for group in (p.matrices, p.vectors))
-        sequence = self.rows.sequence(slots, len(p.mlp_weights), self.qkv[0], spec)
-        copy = Parameters.of(matrices, vectors, ready=True)
-        packed = () if sequence is None else sequence.prepacked(copy, spec, slots)
-        return self._replace(matrices=matrices, vectors=vectors, ready=True, packed=packed)
-
-
-def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows: ModuleType) -> Folded:
-    """The input's products are linear in the projected input, which is linear in x: where x is the narrower,
-    multiplying the weights once spares multiplying every projected row."""
-    kind = compute_dtype(qkv.weight)
-    narrow = projection.in_features <= projection.out_features
-
-    def product(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        if narrow:
-            weight, bias = weight @ projection.weight, weight @ projection.bias + bias
-        wider = rows.padded(weight.shape[0], kind) - weight.shape[0]
-        if wider:
-            weight, bias = F.pad(weight, (0, 0, 0, wider)), F.pad(bias, (0, wider))
-        return (for_input(weight) if narrow else weight.to(kind)), bias.to(kind)
-
-    def for_input(weight: Tensor) -> Tensor:
-        """Columns of zeros for those that `scan` adds to x: on rows that are not aligned a product takes two
-        or three times as long."""
-        missing = rows.padded(weight.shape[1], kind) - weight.shape[1]
-        return (F.pad(weight, (0, missing)) if missing else weight).to(kind)
-
-    block = weights.blocks[0]
-    gate_weight = [] if weights.gate_weight is None else [weights.gate_weight]
-    state_dtype = torch.float32 if qkv.weight.dtype in LOW_PRECISION else qkv.weight.dtype
-    with torch.autocast(qkv.weight.device.type, enabled=False):
-        return Folded(
-            rows,
-            None if narrow else (for_input(projection.weight), projection.bias.to(kind)),
-            product(qkv.weight, qkv.bias),
-            None if gate is None else product(gate.weight, gate.bias + gate_bias),
-            [m.contiguous() for m in (block.qkv_weight, *(w for w, _ in weights.mlp), *gate_weight)],
-            [v.to(state_dtype).contiguous() for v in (*block[1:], *(b for _, b in weights.mlp))],
-        )
-
-
 def scan(
     x: Tensor, memory: Tensor, folded: Folded, spec: Spec, resets: Tensor | None, recompute: bool
 ) -> Tensor:
     """x [T, B, input_size], memory [B, N, F] -> memories after each step [T, B, N, F]."""
-    wanted, kind = memory.dtype, folded.qkv[0].dtype
+    wanted = memory.dtype
     memory = memory.to(folded.vectors[0].dtype)
-    with torch.autocast(x.device.type, enabled=False):
-        # Contiguous, or torch would add a bias in a kernel of its own.
-        x, first = x.to(kind).contiguous(), folded.projection or folded.qkv
-        if missing := first[0].shape[1] - x.shape[-1]:
-            x = F.pad(x, (0, missing))
-        if folded.projection is not None:
-            x = F.linear(x, *folded.projection)
-        qkv_in = F.linear(x, *folded.qkv)
-        gates_in = None if folded.gates is None else F.linear(x, *folded.gates)
+    qkv_in, gates_in = folded.of_input(x)
     tensors = [memory, qkv_in, *([] if gates_in is None else [gates_in]), *folded.matrices, *folded.vectors]
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     memories, *_ = _scan(
