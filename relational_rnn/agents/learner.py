@@ -52,7 +52,7 @@ class Learning:
     time_outs: Literal["end", "bootstrap"] = field(default="end", metadata=ADDED)
     """An episode whose time is up ends like any other, as in IMPALA, or is worth what its last step was."""
     compile: bool = field(default=True, metadata=ADDED)
-    """Where games run on a GPU: fuse their kernels, and those around the core, with torch.compile; half a
+    """Where games run on a GPU: fuse their kernels, and those around the core, with torch.compile; up to a
     minute at the start."""
 
     def __post_init__(self):

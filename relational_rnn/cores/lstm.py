@@ -39,8 +39,8 @@ class LSTM(RecurrentCore):
     normal distribution of standard deviation 1/sqrt(input_size + hidden_size), cut at two deviations.
     Both live in an `nn.LSTM`, whose second bias is not trained: it holds the constant.
 
-    `exact_cells`: on a GPU under 16-bit autocast cuDNN rounds the cell at every step; with this the kernels
-    that are for resets (kernels/lstm.py) are taken always, which keep it in float32.
+    `exact_cells`: on a GPU under 16-bit autocast cuDNN rounds the cell at every step; with this sequences
+    take the kernels that are for resets (kernels/lstm.py), which keep it in float32.
     """
 
     def __init__(
@@ -83,7 +83,9 @@ class LSTM(RecurrentCore):
 
         They do not follow the parameters: fold again after an update. None where there is nothing to gain.
         """
-        return self._fold() if fused.takes(self.lstm.weight_hh_l0, self.hidden_size) else None
+        if not fused.takes(self.lstm.weight_hh_l0, self.hidden_size):
+            return None
+        return Folded(*(part.clone() for part in self._fold()))
 
     def _fold(self) -> Folded:
         lstm = self.lstm
@@ -103,10 +105,8 @@ class LSTM(RecurrentCore):
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
             return x.new_empty(x.shape[0], x.shape[1], self.hidden_size), state
-        rounds = self.exact_cells and self.computed_in(x.device.type).itemsize == 2
-        if resets is None and not rounds:
-            return self._run(x, state)
-        if fused.takes(x, self.hidden_size):
+        would_round = self.exact_cells and self.computed_in(x.device.type).itemsize == 2
+        if (resets is not None or would_round) and fused.takes(x, self.hidden_size):
             return self._scan_fused(x, state, resets, self._fold())
         if resets is None:
             return self._run(x, state)

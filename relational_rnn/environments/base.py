@@ -89,8 +89,9 @@ def worth_compiling(env) -> bool:
 
 
 def compiled(env):
-    """The same games with their steps and pictures fused by torch.compile: on a GPU a step is many small
-    kernels, and they are most of its time. Some seconds at the first step (Triton on a GPU, g++ on a CPU)."""
+    """The same games with their steps, levels and pictures fused by torch.compile: on a GPU a step is many
+    small kernels, and they are most of its time. Some seconds at the first step (Triton on a GPU, g++ on a
+    CPU)."""
     if not hasattr(env, "step_given"):
         raise ValueError(f"{type(env).__name__} cannot be compiled; allowed: games that are tensors")
     fused = copy.copy(env)

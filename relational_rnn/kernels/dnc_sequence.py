@@ -46,6 +46,10 @@ class Sizes(NamedTuple):
         """Columns of the operands."""
         return slice(0, self.units + self.words) if layer == 0 else slice(self.units, None)
 
+    def own(self, layer: int) -> slice:
+        """The layer's hidden state among those of all layers."""
+        return slice(layer * self.units, (layer + 1) * self.units)
+
     def before(self, layer: int) -> slice:
         """The layer's own hidden state before the step."""
         return slice(0, self.units) if layer == 0 else slice(2 * self.units + self.words, None)
@@ -124,13 +128,10 @@ class Sequence(torch.autograd.Function):
             after = rows[t if last else t + 1]  # of the last step nobody reads on
             following = None if last or resets is None else resets[t + 1]
             for d in range(depth):
-                one, above = (
-                    slice(d * units, (d + 1) * units),
-                    rows[t][:, sizes.below] if d + 1 < depth else None,
-                )
+                above = rows[t][:, sizes.below] if d + 1 < depth else None
                 cell_kernel[programs](
                     inputs[d][t], rows[t][:, sizes.read_by(d)] @ matrices[d], kept[d][t], following,
-                    gates[d][t], kept[d][t + 1], hidden[t][:, one], above, after[:, sizes.before(d)],
+                    gates[d][t], kept[d][t + 1], hidden[t][:, sizes.own(d)], above, after[:, sizes.before(d)],
                     batch * units, limit, hidden.stride(1), rows.stride(1), WIDTH=units,
                     ABOVE=above is not None, LAST=last, RESETS=following is not None, BLOCK=BLOCK,
                 )  # fmt: skip
@@ -146,7 +147,7 @@ class Sequence(torch.autograd.Function):
             x, resets, rows, hidden, raws, *gates, *kept, *states, *tensors[-(3 * depth + 2) :]
         )
         ctx.limit, ctx.depth, ctx.sizes = limit, depth, sizes
-        last_hidden = [hidden[-1][:, d * units : (d + 1) * units].clone() for d in range(depth)]
+        last_hidden = [hidden[-1][:, sizes.own(d)].clone() for d in range(depth)]
         pairs = (part for h, k in zip(last_hidden, kept, strict=True) for part in (h, k[-1].clone()))
         features = torch.cat((hidden, made.flatten(2)), -1)
         return features, made[-1].clone(), *(s[-1].clone() for s in states), *pairs
@@ -192,12 +193,9 @@ class Sequence(torch.autograd.Function):
             spare, d_state = d_state, [*spare[:2], nothing, *spare[3:]]
             d_said = torch.addmm(d_hidden[t], d_raws[t], interface[0])
             for d in reversed(range(depth)):
-                one, above = (
-                    slice(d * units, (d + 1) * units),
-                    spare_rows[:, sizes.below] if d + 1 < depth else None,
-                )
+                above = spare_rows[:, sizes.below] if d + 1 < depth else None
                 cell_backward_kernel[programs](
-                    gates[d][t], kept[d][t], following, d_said[:, one], above, d_next[d], d_cells[d],
+                    gates[d][t], kept[d][t], following, d_said[:, sizes.own(d)], above, d_next[d], d_cells[d],
                     d_gates[d][t], batch * units, limit, d_said.stride(0), rows.stride(1),
                     d_next[d].stride(0), WIDTH=units, ABOVE=above is not None,
                     RESETS=following is not None, BLOCK=BLOCK,
@@ -214,26 +212,22 @@ class Sequence(torch.autograd.Function):
 def _gradients(ctx, x, resets, rows, hidden, layers, d_state, d_rows, d_cells, d_gates, d_raws):
     """Of the input, the first state and the weights, in the order of the arguments."""
     sizes, depth = ctx.sizes, ctx.depth
-    wanted = ctx.needs_input_grad
     memory, read_weights, _, link, precedence, usage = d_state
     words = _begun(d_rows[:, sizes.read], resets).reshape(len(d_rows), read_weights.shape[1], -1)
     found: list[Tensor | None] = [words, memory, read_weights, None, link, precedence, usage]
     for d in range(depth):
         found += [_begun(d_rows[:, sizes.before(d)], resets), _begun(d_cells[d], resets)]
-    d_x = (
-        sum(g @ layer.from_input[:, : sizes.inputs] for g, layer in zip(d_gates, layers, strict=True))
-        if wanted[0]
-        else None
-    )
+    d_x = None
+    if ctx.needs_input_grad[0]:
+        d_x = sum(g @ layer.from_input[:, : sizes.inputs] for g, layer in zip(d_gates, layers, strict=True))
     for d, g in enumerate(d_gates):
         g = g.flatten(0, 1)
-        inner = g.t() @ rows[..., sizes.read_by(d)].flatten(0, 1)
-        own = (
-            (inner[:, : sizes.units], inner[:, sizes.units :])
-            if d == 0
-            else (inner[:, -sizes.units :], inner[:, : -sizes.units])
-        )
-        found += [torch.cat((g.t() @ x.flatten(0, 1), own[1]), 1), own[0], g.sum(0)]
+        inner = g.t() @ rows[..., sizes.read_by(d)].flatten(0, 1)  # as _matrix has them
+        if d == 0:
+            from_hidden, from_rest = inner[:, : sizes.units], inner[:, sizes.units :]
+        else:
+            from_rest, from_hidden = inner[:, : -sizes.units], inner[:, -sizes.units :]
+        found += [torch.cat((g.t() @ x.flatten(0, 1), from_rest), 1), from_hidden, g.sum(0)]
     d_raws = d_raws.flatten(0, 1)
     found += [d_raws.t() @ hidden.flatten(0, 1), d_raws.sum(0)]
     return d_x, None, None, None, *found

@@ -59,7 +59,9 @@ class Folded(NamedTuple):
         sequence = self.rows.sequence(slots, len(p.mlp_weights), self.qkv[0], spec)
         copy = Parameters.of(matrices, vectors, ready=True)
         packed = () if sequence is None else sequence.prepacked(copy, spec, slots)
-        return self._replace(matrices=matrices, vectors=vectors, ready=True, packed=packed)
+        linears = (self.projection, self.qkv, self.gates)
+        linears = [None if pair is None else (pair[0].clone(), pair[1].clone()) for pair in linears]
+        return Folded(self.rows, *linears, matrices, vectors, ready=True, packed=packed)
 
 
 def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows: ModuleType) -> Folded:

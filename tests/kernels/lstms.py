@@ -76,6 +76,8 @@ def act(name, device, autocast=None):
         mock.patch.object(fused, "scan", wraps=fused.scan) as taken,
     ):
         folded = [core.fold()] if hasattr(core, "fold") else []
+        for parameter in core.parameters() if folded else ():
+            parameter.add_(1)  # which what is folded does not follow
         outputs = []
         for inputs in x:
             output, state = core.step(inputs, state, *folded)

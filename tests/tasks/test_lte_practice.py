@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from relational_rnn.experiments import table1_lte
-from relational_rnn.tasks.learning_to_execute import LearningToExecute
+from relational_rnn.experiments.lte_problem import operations
+from relational_rnn.tasks.learning_to_execute import BY_NAME, LearningToExecute
 from relational_rnn.tasks.lte_practice import LEAST, Practice
+from relational_rnn.tasks.lte_text import decode
 from relational_rnn.training.config import from_dict, to_dict
 from relational_rnn.training.loop import Trainer
 
@@ -41,11 +43,11 @@ def test_draws_follow_the_odds():
     assert shares[4] / 40_000 == pytest.approx(0.05, abs=0.01)
 
 
-def test_equal_odds_are_the_default_and_draw_what_was_drawn_before():
-    task = LearningToExecute("program", 3, 2)
-    batch, again = (task.batch(64, generator=generator()) for _ in range(2))
-    assert torch.equal(batch.inputs, again.inputs)
-    assert batch.operations.shape == (64, 2)
+def test_a_batch_says_its_operations():
+    names = {number: name for name, numbers in BY_NAME.items() for number in numbers}
+    batch = LearningToExecute("program", 3, 2).batch(64, generator=generator())
+    for text, numbers in zip(decode(batch.inputs), batch.operations.tolist(), strict=True):
+        assert operations(text) == ", ".join(names[number] for number in numbers)
 
 
 def test_counts_characters_of_programs_that_have_an_operation():
