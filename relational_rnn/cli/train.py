@@ -72,6 +72,7 @@ def start(name: str, preset: str, config, path: Path) -> int:
     from relational_rnn.training import distributed
     from relational_rnn.training.config import to_dict
     from relational_rnn.training.run_folder import RunFolder
+    from relational_rnn.training.stopping import StopRequest
 
     with user_errors():
         # Before the folder: a wrong size leaves nothing behind.
@@ -80,18 +81,20 @@ def start(name: str, preset: str, config, path: Path) -> int:
         check_overruled(trainer, config, load_experiment(name).PRESETS[preset]())
         if distributed.restarted(path, trainer.ranks):  # torchrun runs the same command again
             return go_on(trainer, RunFolder.open(path))
+    with StopRequest() as stop:  # a signal from here on waits: the folder shall have its first checkpoint
         if trainer.ranks.rank > 0:
-            return train(trainer, started=True)
+            return train(trainer, stop, started=True)
         parameters = sum(p.numel() for p in trainer.problem.model.parameters())
-        run = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
+        with user_errors():
+            run = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
         trainer.run_folder = run
-    with contextlib.closing(run):
-        print(f"run folder: {path}", flush=True)
-        if about := trainer.problem.describe(trainer.config.steps):
-            print(about, flush=True)
-        trainer.problem.write_files(path)
-        distributed.note_job(path)
-        return train(trainer, started=True)
+        with contextlib.closing(run):
+            print(f"run folder: {path}", flush=True)
+            if about := trainer.problem.describe(trainer.config.steps):
+                print(about, flush=True)
+            trainer.problem.write_files(path)
+            distributed.note_job(path)
+            return train(trainer, stop, started=True)
 
 
 def resume(folder: str, rest: list[str]) -> int:
@@ -108,57 +111,58 @@ def resume(folder: str, rest: list[str]) -> int:
 
 def go_on(trainer, run) -> int:
     """Train on from the newest checkpoint of a run folder."""
+    from relational_rnn.training.stopping import StopRequest
+
     trainer.run_folder = run
     with user_errors():
         check_backends(trainer.problem.model)
         trainer.resume()
     first = trainer.ranks.rank == 0
-    with contextlib.closing(run):
+    with contextlib.closing(run), StopRequest() as stop:
         if trainer.step == trainer.config.steps:
             if first:
                 print(f"{run.path} is complete: {trainer.step} of {trainer.step} steps")
             return 0
         if first:
             print(f"resuming {run.path} at step {trainer.step}", flush=True)
-        return train(trainer)
+        return train(trainer, stop)
 
 
-def train(trainer, started: bool = False) -> int:
-    """Train to the end; `started`: from the very beginning. Only the first of several processes speaks."""
+def train(trainer, stop, started: bool = False) -> int:
+    """Train to the end or until `stop()`; `started`: from the very beginning. Only the first of several
+    processes speaks."""
     from relational_rnn.training import distributed
     from relational_rnn.training.loop import CannotGoOn
     from relational_rnn.training.progress import Display
-    from relational_rnn.training.stopping import StopRequest
     from relational_rnn.training.tracking import tracker
 
     run, steps = trainer.run_folder, trainer.config.steps
     if started:
         trainer.save()  # step 0: from here on the run can always be resumed
-    with StopRequest() as stop:
-        if run is None:  # not the first process
-            try:
-                trainer.run(stop=stop)
-            except CannotGoOn:  # as all processes; the first one says why
-                return 1
-            if trainer.step < steps:
-                trainer.save()
-            distributed.leave()
-            return 128 + (stop.signal or signal.SIGTERM) if trainer.step < steps else 0
-        track = tracker(trainer.config.track, run)
+    if run is None:  # not the first process
         try:
-            with Display(steps, trainer.step) as display:
-                trainer.problem.watch = display.note
-                trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
-        except CannotGoOn as error:
-            run.session_ends(trainer.step)
-            print(f"rmc: stopped: {error}; the last checkpoint is {run.latest_checkpoint()}", file=sys.stderr)
+            trainer.run(stop=stop)
+        except CannotGoOn:  # as all processes; the first one says why
             return 1
-        run.session_ends(trainer.step)
         if trainer.step < steps:
             trainer.save()
-            command = f"rmc train --resume {shlex.quote(str(run.path))}"
-            print(f"stopped at step {trainer.step} of {steps}; resume with: {command}")
-            return 128 + (stop.signal or signal.SIGTERM)
+        distributed.leave()
+        return 128 + (stop.signal or signal.SIGTERM) if trainer.step < steps else 0
+    track = tracker(trainer.config.track, run)
+    try:
+        with Display(steps, trainer.step) as display:
+            trainer.problem.watch = display.note
+            trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
+    except CannotGoOn as error:
+        run.session_ends(trainer.step)
+        print(f"rmc: stopped: {error}; the last checkpoint is {run.latest_checkpoint()}", file=sys.stderr)
+        return 1
+    run.session_ends(trainer.step)
+    if trainer.step < steps:
+        trainer.save()
+        command = f"rmc train --resume {shlex.quote(str(run.path))}"
+        print(f"stopped at step {trainer.step} of {steps}; resume with: {command}")
+        return 128 + (stop.signal or signal.SIGTERM)
     distributed.leave()
     final = run.metrics()[-1]
     scores = ", ".join(f"{name} {value:.4f}" for name, value in final.items() if name.startswith("eval_"))

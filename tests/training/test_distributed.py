@@ -143,9 +143,10 @@ def test_an_existing_folder_is_not_taken_over_by_a_restart(tmp_path, data):
 def test_only_the_first_process_says_that_a_run_diverged(capsys):
     from relational_rnn.cli.train import train
     from relational_rnn.training.loop import Diverged
+    from relational_rnn.training.stopping import StopRequest
 
     trainer = Mock(run_folder=None, step=10, run=Mock(side_effect=Diverged("the loss is nan at step 10")))
-    assert train(trainer) == 1
+    assert train(trainer, StopRequest()) == 1
     assert capsys.readouterr().err == ""
 
 
