@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from relational_rnn.analysis.report import markdown as markdown_table
+from relational_rnn.analysis.sections import read_progress, read_scores, updates
+from relational_rnn.experiments.table1_lte import PAPER, TASKS
 from relational_rnn.tasks.learning_to_execute import LearningToExecute
 from relational_rnn.training.progress import duration
 from relational_rnn.training.run_folder import RunFolder
@@ -12,49 +15,35 @@ OTHER_DIFFICULTY = "* at another length or nest than the paper's 5 and 2: the nu
 NAMES = {"rmc": "RMC", "lstm": "LSTM", "entnet": "EntNet", "dnc": "DNC"}
 
 
-def cell_path(runs: Path, task: str, core: str) -> Path:
-    return runs / f"{task}-{core}"
-
-
 def read_cell(path: Path) -> dict:
     """What is known of one run: {"status": "not run"}, or "stopped" or "finished" with its scores.
 
     `accuracy` and `solved` are of the last evaluation, `best_accuracy` of the best one, which is what the
     paper reports. Accuracies are fractions.
     """
-    if not (path / "config.json").exists():  # not begun, or only just by another process
-        return {"status": "not run"}
-    run = RunFolder.open(path)
-    described, records = run.config(), run.metrics()
-    config = described["config"]
-    training = config["training"]
-    steps = training["steps"]
-    # The checkpoint is the last thing a run writes; without it the last record may be made again.
-    finished = run.checkpoint_path(steps).exists()
-    cell = {"status": "finished" if finished else "stopped", "run": path.name, "preset": described["preset"]}
+    cell = read_progress(path)
+    if cell["status"] == "not run":
+        return cell
+    config = RunFolder.open(path).config()["config"]
     task = LearningToExecute(config["task"], config["length"], config["nest"])
-    cell |= {"length": task.length, "nest": task.nest, "seed": training["seed"]}
+    cell |= {"length": task.length, "nest": task.nest}
+    cell["samples"] = cell["step"] * config["training"]["batch_size"]
     cell["paper_difficulty"] = task == LearningToExecute(task.task, 5)
-    step = records[-1]["step"] if records else 0
-    cell |= {"step": step, "steps": steps, "samples": step * training["batch_size"]}
-    cell["seconds"] = records[-1]["seconds"] if records else 0.0
-    evaluations = [record for record in records if "eval_accuracy" in record]
-    if evaluations:
-        last, best = evaluations[-1], max(evaluations, key=lambda record: record["eval_accuracy"])
-        cell |= {"accuracy": last["eval_accuracy"], "solved": last["eval_solved"], "eval_step": last["step"]}
-        cell |= {"best_accuracy": best["eval_accuracy"], "best_step": best["step"]}
-    session = (run.sessions() or [{}])[-1]
-    return cell | {"commit": session.get("commit"), "gpu": session.get("gpu")}
+    if scores := read_scores(path, "eval_accuracy"):
+        solved = read_scores(path, "eval_solved")["score"]
+        cell |= {"accuracy": scores["score"], "solved": solved, "eval_step": scores["eval_step"]}
+        cell |= {"best_accuracy": scores["best_score"], "best_step": scores["best_step"]}
+    return cell
 
 
-def read_table(runs: Path, paper: dict[str, dict[str, float]]) -> dict:
-    """All cells; `paper` has the paper's accuracy by core and task."""
-    cells = [
-        {"task": task, "core": core, "paper_accuracy": number, **read_cell(cell_path(runs, task, core))}
-        for core, row in paper.items()
-        for task, number in row.items()
+def read_table(name: str, runs: Path, cells: dict) -> dict:
+    """All cells there are in the paper, whichever were asked for; as sections.read_table."""
+    found = [
+        {"task": task, "core": core, "paper_accuracy": number, **read_cell(runs / f"{task}-{core}")}
+        for core, row in PAPER.items()
+        for task, number in zip(TASKS, row, strict=True)
     ]
-    return {"table": "table1", "metric": "accuracy per character at maximum difficulty", "cells": cells}
+    return {"table": name, "metric": "accuracy per character at maximum difficulty", "cells": found}
 
 
 def shown(cell: dict) -> str:
@@ -78,8 +67,13 @@ def rows(table: dict) -> list[list[str]]:
     return [["", *tasks], *by_core.values()]
 
 
-def other_difficulty(table: dict) -> bool:
-    return not all(cell.get("paper_difficulty", True) for cell in table["cells"])
+def title(table: dict) -> str:
+    return "Accuracy per character in %: ours (the paper's)"
+
+
+def notes(table: dict) -> list[str]:
+    compares = all(cell.get("paper_difficulty", True) for cell in table["cells"])
+    return [] if compares else [OTHER_DIFFICULTY]
 
 
 DETAILS = (
@@ -98,8 +92,7 @@ def details(table: dict) -> list[list[str]]:
         if "accuracy" in cell:
             last, best, solved = (f"{100 * cell[k]:.2f}" for k in ("accuracy", "best_accuracy", "solved"))
             scores = [last, best, f"{cell['best_step']:,}", solved]
-        updates = f"{cell['step']:,}" + ("" if cell["status"] == "finished" else f" of {cell['steps']:,}")
-        amounts = [updates, f"{cell['samples']:,}", duration(cell["seconds"]), cell["gpu"] or "none"]
+        amounts = [updates(cell), f"{cell['samples']:,}", duration(cell["seconds"]), cell["gpu"] or "none"]
         names = [cell["run"], cell["preset"], str(cell["length"]), str(cell["nest"])]
         found.append([*names, *scores, *amounts])
     return [list(DETAILS), *found]
@@ -111,15 +104,10 @@ def markdown(table: dict) -> str:
         "# Table 1: program evaluation and memorisation",
         "Accuracy per character in percent at maximum difficulty, of the last evaluation; in brackets the "
         "paper's, which is the best evaluation of the best of several settings.",
-        _markdown_table(rows(table)),
-        *([OTHER_DIFFICULTY.replace("*", "\\*", 1)] if other_difficulty(table) else []),
+        markdown_table(rows(table)),
+        *(note.replace("*", "\\*", 1) for note in notes(table)),
         "Every run: its last and its best evaluation, answers with every character right, training time "
         "without evaluations.",
-        _markdown_table(details(table)),
+        markdown_table(details(table)),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown_table(lines: list[list[str]]) -> str:
-    head, *body = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([head, "|" + "---|" * len(lines[0]), *body])

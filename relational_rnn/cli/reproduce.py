@@ -1,25 +1,38 @@
-"""rmc reproduce: a whole table of the paper, one run folder a cell."""
+"""rmc reproduce: a whole section of the paper, one run folder a cell."""
 
 from __future__ import annotations
 
-import gc
 import json
-from dataclasses import replace
+import math
+import shlex
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
+from relational_rnn.cli.train import from_anywhere, parse, take_option, user_errors
 from relational_rnn.experiments import load_experiment, open_run
+from relational_rnn.experiments.sections import SECTIONS, Cell
 
 HELP = """\
-usage: rmc reproduce table1 [--preset NAME] [--runs FOLDER] [--tasks A,B] [--cores A,B] [--any.option VALUE]
-       rmc reproduce table1 --table-only [--runs FOLDER]
+usage: rmc reproduce SECTION [--preset NAME] [--runs FOLDER] [--only A,B] [--at-once K] [--minutes M]
+                     [--list | --table-only] [--any.option VALUE ...]
 
-table1: program evaluation and memorisation with every core of the paper (docs/learning-to-execute.md).
-Trains what is missing under --runs (runs/table1-PRESET), one run folder a cell, and goes on with what was
-stopped; finished runs are left as they are. Then prints the table with the paper's numbers beside ours and
-saves it there as table1.json and table1.md. --table-only trains nothing. Options of `rmc train lte` apply to
-every cell. Several of these commands may work in one folder at a time, on different --tasks or --cores.
+  nth-farthest   RMC, LSTM, DNC, with and without stages; memories and heads; 32 dimensions
+  table1         program evaluation and memorisation with every core (also: --tasks A,B --cores A,B)
+  box-world      RMC and ConvLSTM
+  mini-pacman    RMC and LSTM, with the viewport and with the full view
+
+A section is a list of cells, each one training; --list prints them and how far each is, and trains nothing.
+Without it, what is missing under --runs (runs/SECTION-PRESET) is trained, one run folder a cell, and what was
+stopped goes on; finished runs are left as they are. Then the cells are printed beside the paper's numbers and
+saved there as SECTION.json and SECTION.md; --table-only does that alone.
+
+  --only A,B     these cells, in this order; with * and ?: --only 'rmc-*'
+  --at-once K    so many trainings at a time, each a process with its output in CELL.log
+  --minutes M    then ask those that run to stop, and begin no more; the same command goes on later
+
+Other options are those of `rmc train` and apply to every cell. Several of these commands may work in one
+folder at a time, on different cells. The exit status is 1 if a cell failed; the others are trained anyway.
 """
 
 
@@ -27,82 +40,120 @@ def main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP, end="")
         return 0
-    if arguments[0] != "table1":
-        raise UsageError(f"unknown table {arguments[0]!r}; allowed: table1")
-    table_only = "--table-only" in arguments
-    rest = [argument for argument in arguments[1:] if argument != "--table-only"]
-    rest, preset = take_option(rest, "--preset", default="fast")
-    rest, runs = take_option(rest, "--runs", default=f"runs/table1-{preset}")
-    rest, tasks = take_option(rest, "--tasks")
-    rest, cores = take_option(rest, "--cores")
-
-    experiment = load_experiment("lte")
-    if preset not in experiment.PRESETS:
-        raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
-    tasks = chosen("--tasks", tasks, experiment.TASKS)
-    cores = chosen("--cores", cores, experiment.CORES)
-    runs, code = Path(runs), 0
-    for one, several in (("--task", "--tasks"), ("--core", "--cores")):
-        if any(argument.partition("=")[0] == one for argument in rest):
-            raise UsageError(f"{one} is not allowed here; allowed: {several}, with commas between the names")
-    if table_only and rest:
-        raise UsageError(f"--table-only takes no options of training, got {rest[0]!r}")
-    if table_only and not runs.is_dir():
-        raise UsageError(f"--runs {runs} does not exist; allowed: a folder `rmc reproduce` made")
-    if not table_only:
-        base = parse(experiment.PRESETS[preset], rest, f"rmc reproduce table1 --preset {preset}")
-        with user_errors():
-            cells = [replace(base, task=task, core=core) for task in tasks for core in cores]
-        code = run_cells(cells, runs, preset)
-    report(runs, experiment)
+    name, *rest = arguments
+    if name not in SECTIONS:
+        raise UsageError(f"unknown section {name!r}; allowed: {', '.join(SECTIONS)}")
+    section = SECTIONS[name]
+    modes = [mode for mode in ("--list", "--table-only") if mode in rest]
+    rest = [argument for argument in rest if argument not in modes]
+    rest, preset = take_option(rest, "--preset", default=section.presets[0])
+    rest, runs = take_option(rest, "--runs", default=f"runs/{name}-{preset}")
+    rest, only = take_option(rest, "--only")
+    rest, at_once = take_number(rest, "--at-once", "1", int, "1 or more")
+    rest, minutes = take_number(rest, "--minutes", None, float, "a number of minutes, more than 0")
+    if preset not in section.presets:
+        raise UsageError(f"unknown preset {preset!r}; allowed for {name}: {', '.join(section.presets)}")
+    runs, cells = Path(runs), section.cells(preset)
+    if name == "table1":
+        rest, only = take_tasks_and_cores(rest, only)
+    chosen = choose(cells, only, name)
+    if len(modes) > 1:
+        raise UsageError("--list and --table-only are given; allowed: one of them")
+    if "--table-only" in modes:
+        if rest:
+            raise UsageError(f"--table-only takes no options of training, got {rest[0]!r}")
+        if not runs.is_dir():
+            raise UsageError(f"--runs {runs} does not exist; allowed: a folder `rmc reproduce` made")
+        report(name, runs, cells)
+        return 0
+    check_options(cells, rest)
+    planned = {cell: settings(section.experiment, cell, rest) for cell in chosen}
+    if "--list" in modes:
+        show_list(section.experiment, runs, planned, rest)
+        return 0
+    code = train_missing(section.experiment, runs, planned, rest, at_once, minutes, arguments)
+    report(name, runs, cells)
     return code
 
 
-def chosen(option: str, value: str | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = allowed if value is None else tuple(value.split(","))
-    for name in names:
-        if name not in allowed:
-            raise UsageError(f"{option} {name!r} is not allowed; allowed: {', '.join(allowed)}")
-    return names
+# ------------------------------------------------------------------ what to train
 
 
-def run_cells(cells: list, runs: Path, preset: str) -> int:
-    """Train what is not finished. Nothing starts before all that is there was found to fit."""
-    from relational_rnn.analysis.table1 import cell_path
-
-    missing = []
-    for config in cells:
-        path = cell_path(runs, config.task, config.core)
-        if not path.exists() or not is_finished(path, config):
-            missing.append((path, config))
-    print(f"{len(cells) - len(missing)} of {len(cells)} runs are finished", flush=True)
-    failed = 0
-    for number, (path, config) in enumerate(missing, 1):
-        print(f"{number} of {len(missing)}: {config.task} with {config.core}", flush=True)
-        code = resume(str(path), []) if path.exists() else start("lte", preset, config, path)
-        gc.collect()  # nothing of this cell may hold GPU memory while the next one trains
-        if code > 128:  # a signal: the rest must not start
-            return code
-        failed = failed or code
-    return failed
+def take_number(arguments: list[str], option: str, default: str | None, kind: type, allowed: str):
+    rest, text = take_option(arguments, option, default)
+    try:
+        value = None if text is None else kind(text)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError
+    except ValueError:
+        raise UsageError(f"{option} {text!r} is not allowed; allowed: {allowed}") from None
+    return rest, value
 
 
-def is_finished(path: Path, config) -> bool:
-    """Whether that cell's run is complete; an error if it is no run of these settings or cannot go on."""
+def take_tasks_and_cores(arguments: list[str], only: str | None) -> tuple[list[str], str | None]:
+    """Table 1 has two sides: --tasks and --cores as the cells --only would name."""
+    experiment, given = load_experiment("lte"), {}
+    for option, allowed in (("--tasks", experiment.TASKS), ("--cores", experiment.CORES)):
+        arguments, value = take_option(arguments, option)
+        given[option] = ["*"] if value is None else value.split(",")
+        for word in given[option]:
+            if word not in ("*", *allowed):
+                raise UsageError(f"{option} {word!r} is not allowed; allowed: {', '.join(allowed)}")
+    sides = [f"{task}-{core}" for task in given["--tasks"] for core in given["--cores"]]
+    if sides == ["*-*"]:
+        return arguments, only
+    if only is not None:
+        raise UsageError(f"--only {only} is given with --tasks or --cores; allowed: one or the other")
+    return arguments, ",".join(sides)
+
+
+def choose(cells: list[Cell], only: str | None, name: str) -> list[Cell]:
+    """The cells that --only names, in its order."""
+    chosen = {}
+    for pattern in ["*"] if only is None else only.split(","):
+        found = [cell for cell in cells if fnmatchcase(cell.name, pattern)]
+        if not found:
+            names = ", ".join(cell.name for cell in cells)
+            raise UsageError(f"--only {pattern!r} is no cell of {name}; allowed: {names}, or patterns with *")
+        chosen |= dict.fromkeys(found)
+    return list(chosen)
+
+
+def check_options(cells: list[Cell], options: list[str]) -> None:
+    """What cells differ in is chosen by choosing cells."""
+    own = {option for cell in cells for option in cell.options if option.startswith("--")}
+    for option in (argument.partition("=")[0] for argument in options):
+        if option.replace("_", "-") in own:
+            raise UsageError(f"{option} is not allowed: cells differ in it; allowed: --only CELL,CELL")
+
+
+def settings(experiment: str, cell: Cell, options: list[str]):
+    """A cell's settings, with options for all cells."""
+    preset = load_experiment(experiment).PRESETS[cell.preset]
+    program = f"rmc train {experiment} --preset {cell.preset}"
+    return from_anywhere(parse(preset, [*cell.options, *options], program))
+
+
+# ------------------------------------------------------------------ what is there
+
+
+def is_finished(path: Path, experiment: str, config, otherwise: str) -> bool:
+    """Whether a cell's run is complete; an error if it is no run of these settings or cannot go on.
+
+    `otherwise`: what the user may do about other settings.
+    """
     from relational_rnn.training.config import to_dict
 
     with user_errors():
         run, _, found = open_run(str(path))
         described = run.config()
-        if described["experiment"] != "lte":
-            raise UsageError(f"{path} is a run of {described['experiment']!r}; allowed: 'lte'")
+        if described["experiment"] != experiment:
+            raise UsageError(f"{path} is a run of {described['experiment']!r}; allowed: {experiment!r}")
         difference = first_difference(to_dict(found), to_dict(config))
         if difference is not None:
-            raise UsageError(
-                f"{path} was run with other settings: {difference}; choose another --runs, or --table-only"
-            )
-        if not any(run.checkpoints.glob("step-*.safetensors")):
-            raise UsageError(f"{path} has no checkpoint, it was stopped at its very start; remove it")
+            raise UsageError(f"{path} was run with other settings: {difference}; {otherwise}")
+        if not run.has_checkpoint():
+            raise UsageError(f"{path} has no checkpoint, it was killed at its very start; remove it")
     return run.checkpoint_path(config.training.steps).exists()
 
 
@@ -118,30 +169,103 @@ def first_difference(found: dict, wanted: dict, where: str = "") -> str | None:
     return None
 
 
-def report(runs: Path, experiment) -> None:
-    """Print the table and save it."""
+def missing(experiment: str, runs: Path, planned: dict) -> list[Cell]:
+    """The cells to train; nothing starts before all that is there was found to fit."""
+    otherwise = "choose another --runs, or --table-only"
+    return [
+        cell
+        for cell, config in planned.items()
+        if not (runs / cell.name).exists() or not is_finished(runs / cell.name, experiment, config, otherwise)
+    ]
+
+
+def show_list(experiment: str, runs: Path, planned: dict, options: list[str]) -> None:
+    """A line a cell: its name, how far it is, and its command."""
+    from relational_rnn.analysis.sections import read_progress
+
+    lines = []
+    for cell, config in planned.items():
+        path = runs / cell.name
+        try:
+            known = path.exists() and is_finished(path, experiment, config, "not trained")
+            progress = read_progress(path)
+        except (UsageError, ValueError) as error:
+            lines.append((cell.name, "refused", str(error)))
+            continue
+        state = "finished" if known else "not begun"
+        if not known and "step" in progress:
+            state = f"at {progress['step']:,} of {progress['steps']:,}"
+        lines.append((cell.name, state, shlex.join(["rmc", *command(experiment, cell, options)])))
+    widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
+    for name, state, text in lines:
+        print(f"{name:{widths[0]}}  {state:{widths[1]}}  {text}")
+    finished = sum(state == "finished" for _, state, _ in lines)
+    print(f"{finished} of {len(lines)} cells are finished in {runs}")
+
+
+def command(experiment: str, cell: Cell, options: list[str]) -> list[str]:
+    return ["train", experiment, "--preset", cell.preset, *cell.options, *options]
+
+
+# ------------------------------------------------------------------ training, and the table
+
+
+def train_missing(
+    experiment: str,
+    runs: Path,
+    planned: dict,
+    options: list[str],
+    at_once: int,
+    minutes: float | None,
+    arguments: list[str],
+) -> int:
+    from relational_rnn.training.many import Job, run_many
+
+    jobs = []
+    for cell in missing(experiment, runs, planned):
+        path = runs / cell.name
+        fresh = [*command(experiment, cell, options), "--run", str(path)]
+        words = ["train", "--resume", str(path)] if path.exists() else fresh
+        jobs.append(Job(cell.name, path, words, planned[cell].training.steps))
+    print(f"{len(planned) - len(jobs)} of {len(planned)} cells are finished", flush=True)
+    if not jobs:
+        return 0
+    outcome = run_many(jobs, at_once, minutes)
+    if outcome.failed:
+        print(f"failed: {', '.join(outcome.failed)}; the others do not need them", flush=True)
+    if left := [*outcome.stopped, *outcome.waiting]:
+        print(f"not finished: {', '.join(left)}")
+        print(f"go on with: {shlex.join(['rmc', 'reproduce', *arguments])}", flush=True)
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    return 1 if outcome.failed else 0
+
+
+def report(name: str, runs: Path, cells: list[Cell]) -> None:
+    """Print the table of all cells and save it."""
     from rich.console import Console
     from rich.table import Table
 
-    from relational_rnn.analysis import table1
+    from relational_rnn.analysis import sections, table1
     from relational_rnn.training.checkpoint import write_text
 
-    paper = {core: dict(zip(experiment.TASKS, row, strict=True)) for core, row in experiment.PAPER.items()}
+    analysis = table1 if name == "table1" else sections
+    experiment = SECTIONS[name].experiment
     with user_errors():
-        table = table1.read_table(runs, paper)
-    head, *body = table1.rows(table)
-    shown = Table(title="Accuracy per character in %: ours (the paper's)")
-    for name in head:
-        shown.add_column(name)
+        table = analysis.read_table(name, runs, {cell: settings(experiment, cell, []) for cell in cells})
+    head, *body = analysis.rows(table)
+    shown = Table(title=analysis.title(table))
+    for column in head:
+        shown.add_column(column)
     for line in body:
         shown.add_row(*line)
     console = Console()
     if not console.is_terminal:  # rich would fold the cells to fit 80 columns
         console = Console(width=140)
     console.print(shown)
-    if table1.other_difficulty(table):
-        print(table1.OTHER_DIFFICULTY)
+    for note in analysis.notes(table):
+        print(note)
     runs.mkdir(parents=True, exist_ok=True)
-    write_text(runs / "table1.json", json.dumps(table, indent=1) + "\n")
-    write_text(runs / "table1.md", table1.markdown(table))
-    print(f"saved: {runs / 'table1.json'} and table1.md")
+    write_text(runs / f"{name}.json", json.dumps(table, indent=1) + "\n")
+    write_text(runs / f"{name}.md", analysis.markdown(table))
+    print(f"saved: {runs / f'{name}.json'} and {name}.md")

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.reproduce import first_difference
+from relational_rnn.cli.reproduce import is_finished
 from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
-from relational_rnn.experiments import load_experiment, open_run
+from relational_rnn.experiments import load_experiment
 
 NAME = "nth-farthest"
 HELP = """\
@@ -89,7 +89,7 @@ def train(path: Path, config, preset: str) -> int:
     print(f"point {path.name}", flush=True)
     discard_unborn(path)
     if path.exists():
-        if is_finished(path, config):
+        if is_finished(path, NAME, config, "choose another --output"):
             print(f"{path} is complete")
             return 0
         code = resume(str(path), [])
@@ -110,20 +110,6 @@ def discard_unborn(path: Path) -> None:
     metrics = path / "metrics.jsonl"
     if names <= made_at_the_start and not (metrics.exists() and metrics.stat().st_size):
         shutil.rmtree(path)
-
-
-def is_finished(path: Path, config) -> bool:
-    """Whether the run is complete; an error if it is no run of these settings."""
-    from relational_rnn.training.config import to_dict
-
-    with user_errors():
-        run, _, found = open_run(str(path))
-        if run.config()["experiment"] != NAME:
-            raise UsageError(f"{path} is a run of {run.config()['experiment']!r}; allowed: {NAME!r}")
-    difference = first_difference(to_dict(found), to_dict(config))
-    if difference is not None:
-        raise UsageError(f"{path} was run with other settings: {difference}; choose another --output")
-    return run.checkpoint_path(config.training.steps).exists()
 
 
 # ------------------------------------------------------------------ what is swept

@@ -61,6 +61,12 @@ class Display:
 
 def summary(record: dict, steps: int) -> str:
     """loss 0.532  accuracy 81.2 %  stage 3  142 steps/s  2:05 left"""
+    left = time_left(record, steps)
+    return "  ".join([values(record), *([f"{left} left"] if left else [])])
+
+
+def values(record: dict) -> str:
+    """loss 0.532  accuracy 81.2 %  stage 3  142 steps/s"""
     parts = []
     for name in SHOWN:
         if name in record:
@@ -69,11 +75,13 @@ def summary(record: dict, steps: int) -> str:
             parts.append(f"{name.replace('_', ' ')} {shown}")
     if "frames_per_second" in record:
         parts.append(f"{record['frames_per_second']:,} frames/s")
+    return "  ".join([*parts, f"{record['steps_per_second']:.3g} steps/s"])
+
+
+def time_left(record: dict, steps: int) -> str:
+    """2:05; nothing of a very slow run, whose speed is rounded to 0."""
     speed = record["steps_per_second"]
-    parts.append(f"{speed:.3g} steps/s")
-    if speed:  # it is rounded, so that of a very slow run is 0
-        parts.append(f"{duration((steps - record['step']) / speed)} left")
-    return "  ".join(parts)
+    return duration((steps - record["step"]) / speed) if speed else ""
 
 
 def duration(seconds: float) -> str:

@@ -159,6 +159,11 @@ class RunFolder:
     def checkpoint_path(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:09d}.safetensors"
 
+    def checkpoint_steps(self) -> list[int]:
+        """Of the checkpoints there are, the newest last."""
+        names = sorted(path.stem for path in self.checkpoints.glob("step-*.safetensors"))
+        return [int(name.removeprefix("step-")) for name in names]
+
     def has_checkpoint(self) -> bool:
         return any(self.checkpoints.glob("step-*.safetensors"))
 

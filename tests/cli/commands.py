@@ -6,7 +6,10 @@ import sys
 import time
 
 from relational_rnn.cli.__main__ import main
+from relational_rnn.cli.train import make_trainer, parse
+from relational_rnn.experiments import load_experiment
 from relational_rnn.training import checkpoint
+from relational_rnn.training.config import to_dict
 from relational_rnn.training.run_folder import RunFolder
 
 SMOKE = ["train", "nth-farthest", "--preset", "smoke"]
@@ -32,6 +35,18 @@ def refused(capsys, arguments, *parts):
     assert said.count("\n") == 1
     for part in parts:
         assert str(part) in said
+
+
+def stopped_run(path, name, options, until):
+    """A run folder of a smoke preset as a stopped process leaves it."""
+    experiment = load_experiment(name)
+    config = parse(experiment.smoke, options, "test")
+    trainer = make_trainer(experiment, config)
+    trainer.run_folder = RunFolder.create(path, name, "smoke", to_dict(config))
+    trainer.run(until=until)
+    trainer.save()
+    trainer.run_folder.close()
+    return trainer.run_folder
 
 
 def snapshot(folder):
