@@ -18,7 +18,7 @@ usage: rmc COMMAND ...
   rmc train --resume FOLDER     continue a run that was stopped
   rmc eval FOLDER               score a run's newest weights on fresh samples
   rmc generate FOLDER           text, or likely next words, of a trained language model
-  rmc reproduce table1          train what is missing of a table of the paper, then print it
+  rmc reproduce SECTION         train what is missing of a section of the paper, then print it
   rmc results add RUN           keep what a run came to; also: check, build (the report)
   rmc figures [RUN ...]         pictures of runs or results: --output FOLDER
   rmc export RUN PATH.onnx      a run's core as an ONNX model, one step at a time

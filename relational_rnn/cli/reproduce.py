@@ -32,7 +32,7 @@ saved there as SECTION.json and SECTION.md; --table-only does that alone.
   --minutes M    then ask those that run to stop, and begin no more; the same command goes on later
 
 Other options are those of `rmc train` and apply to every cell. Several of these commands may work in one
-folder at a time, on different cells. The exit status is 1 if a cell failed; the others are trained anyway.
+folder at a time, on different cells. A cell that fails does not stop the others, and makes the exit status 1.
 """
 
 
@@ -54,6 +54,8 @@ def main(arguments: list[str]) -> int:
     if preset not in section.presets:
         raise UsageError(f"unknown preset {preset!r}; allowed for {name}: {', '.join(section.presets)}")
     runs, cells = Path(runs), section.cells(preset)
+    if runs.exists() and not runs.is_dir():
+        raise UsageError(f"--runs {runs} is no folder; allowed: a folder, or a name for a new one")
     if name == "table1":
         rest, only = take_tasks_and_cores(rest, only)
     chosen = choose(cells, only, name)
@@ -153,6 +155,8 @@ def is_finished(path: Path, experiment: str, config, otherwise: str) -> bool:
         if difference is not None:
             raise UsageError(f"{path} was run with other settings: {difference}; {otherwise}")
         if not run.has_checkpoint():
+            run.lock()  # or another process has only just begun it
+            run.close()
             raise UsageError(f"{path} has no checkpoint, it was killed at its very start; remove it")
     return run.checkpoint_path(config.training.steps).exists()
 
@@ -232,7 +236,7 @@ def train_missing(
         return 0
     outcome = run_many(jobs, at_once, minutes)
     if outcome.failed:
-        print(f"failed: {', '.join(outcome.failed)}; the others do not need them", flush=True)
+        print(f"failed: {', '.join(outcome.failed)}; the same command tries again", flush=True)
     if left := [*outcome.stopped, *outcome.waiting]:
         print(f"not finished: {', '.join(left)}")
         print(f"go on with: {shlex.join(['rmc', 'reproduce', *arguments])}", flush=True)

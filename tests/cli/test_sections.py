@@ -62,6 +62,11 @@ def test_wrong_arguments(tmp_path, monkeypatch, capsys, arguments, parts):
     assert not any(tmp_path.iterdir())  # nothing was made
 
 
+def test_a_file_in_place_of_the_folder(tmp_path, capsys):
+    (tmp_path / "runs").write_text("")
+    refused(capsys, [*NTH, "--runs", tmp_path / "runs"], "--runs", "is no folder")
+
+
 def test_a_section_two_at_once(tmp_path, capsys):
     runs = tmp_path / "runs"
     command = ["reproduce", "box-world", "--preset", "smoke", "--runs", str(runs), "--at-once", "2"]

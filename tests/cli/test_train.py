@@ -9,6 +9,7 @@ import pytest
 
 from relational_rnn.cli.__main__ import main
 from relational_rnn.training import checkpoint
+from relational_rnn.training.loop import Problem
 from relational_rnn.training.run_folder import RunFolder
 from relational_rnn.training.stopping import SAME_REQUEST
 from tests.cli.commands import SMOKE, outcome, refused, rmc, snapshot, wait_for
@@ -107,6 +108,14 @@ def test_a_stopped_process_resumes_exactly(tmp_path, long_run, number):
     assert "resuming" in said
     assert outcome(run) == long_run
     assert len(json.loads((run / "environment.json").read_text())) == 2
+
+
+def test_a_signal_while_a_run_begins_leaves_one_that_can_go_on(tmp_path, monkeypatch, capsys):
+    """The folder is there and its first checkpoint is not."""
+    monkeypatch.setattr(Problem, "write_files", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert main([*SMOKE, "--run", str(tmp_path / "run")]) == 143
+    assert "stopped at step 0 of 60" in capsys.readouterr().out
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
