@@ -112,6 +112,7 @@ def run_many(
 def begin(job: Job) -> Running:
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
+        log_from = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "relational_rnn.cli", *job.arguments],
             stdin=subprocess.DEVNULL,
@@ -119,7 +120,7 @@ def begin(job: Job) -> Running:
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-        return Running(job, process, log.tell())
+    return Running(job, process, log_from)
 
 
 def note(one: Running, outcome: Outcome, over: bool) -> str:
