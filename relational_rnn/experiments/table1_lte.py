@@ -18,6 +18,7 @@ from relational_rnn.cores.entnet import EntNet
 from relational_rnn.experiments.lte_problem import LearningToExecuteProblem, score_operations
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks import learning_to_execute as lte
+from relational_rnn.tasks.heads import Head
 from relational_rnn.tasks.lte_curriculum import Curriculum, Strategy
 from relational_rnn.tasks.lte_text import VOCABULARY
 from relational_rnn.tasks.seq2seq import Regime, Seq2Seq
@@ -111,8 +112,10 @@ class Model:
     """Regime scheduled: updates over which that chance rises from 0."""
     decoder: Literal["shared", "separate"] = "shared"
     """The encoder's core again, as in Sonnet, or one with its own weights."""
+    head: Head = field(default="relu", metadata=ADDED)
+    """Layers between the core's output and the logits: of ReLUs, or of products (tasks/heads.py)."""
     head_layers: int = 4
-    """ReLU layers between the core's output and the logits."""
+    """How many of them."""
     head_units: int = 256
     """Units in each of them."""
 
@@ -217,6 +220,7 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
             decoder,
             model.regime,
             hidden=(model.head_units,) * model.head_layers,
+            head=model.head,
             core_autocast=config.core == "rmc",  # bf16 would round an LSTM's cell at every step
         ),
         task,

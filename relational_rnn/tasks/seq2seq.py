@@ -6,14 +6,14 @@ Shapes: S input steps, T output steps, B batch, V vocabulary.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, State, initialize_like_sonnet, map_state, require
+from relational_rnn.cores.base import RecurrentCore, State, map_state, require
+from relational_rnn.tasks.heads import Head, make_head
 from relational_rnn.tasks.lte_text import START, VOCABULARY, check_ids
 
 Regime = Literal["teacher", "scheduled", "non-auto-regressive"]
@@ -32,7 +32,8 @@ class Seq2Seq(nn.Module):
         encoder: a core with `vocabulary` input features.
         decoder: another core with a state of the same shapes; None shares the encoder, as Sonnet does.
         regime: one of the three.
-        hidden: units of the MLP's ReLU layers.
+        hidden: units of the MLP's layers.
+        head: what these are (tasks/heads.py).
         core_autocast: False has the cores compute in their own dtype under autocast too.
     """
 
@@ -43,6 +44,7 @@ class Seq2Seq(nn.Module):
         regime: Regime = "non-auto-regressive",
         *,
         hidden: tuple[int, ...] = (256, 256, 256, 256),
+        head: Head = "relu",
         vocabulary: int = VOCABULARY,
         start: int = START,
         core_autocast: bool = True,
@@ -60,10 +62,7 @@ class Seq2Seq(nn.Module):
         if decoder is not None:
             wanted, given = (_shapes(core.initial_state(1, device="meta")) for core in (encoder, decoder))
             require(wanted == given, "decoder state", given, f"the encoder's, {wanted}")
-        widths = (self.decoder.output_size, *hidden)
-        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
-        self.head = nn.Sequential(*layers, nn.Linear(widths[-1], vocabulary))
-        initialize_like_sonnet(self.head)
+        self.head = make_head(head, self.decoder.output_size, hidden, vocabulary)
 
     @property
     def decoder(self) -> RecurrentCore:

@@ -116,6 +116,7 @@ def test_settings_survive_a_run_folder(preset):
         (dict(core="lstm", lstm=table1_lte.LSTM(units=0)), "hidden_size=0"),
         (dict(core="dnc", dnc=table1_lte.Computer(read_heads=0)), "num_reads=0"),
         (dict(model=table1_lte.Model(feedback=2)), "feedback=2"),
+        (dict(model=table1_lte.Model(head="cubic")), "head='cubic'.*relu, bilinear"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -262,6 +263,14 @@ def test_stop_and_resume_of_nested_programs_with_scheduled_feedback(tmp_path):
     assert outcome(run) == outcome(trainer.run_folder)
 
 
+def test_stop_and_resume_with_a_head_of_products(tmp_path):
+    settings = config("rmc", "program", dict(head="bilinear", head_layers=2), optimizer="muon")
+    trainer = fresh(settings, tmp_path / "whole")
+    trainer.run()
+    run = stopped_and_resumed(settings, tmp_path / "run", 13)
+    assert outcome(run) == outcome(trainer.run_folder)
+
+
 # ------------------------------------------------------------------ scores in detail
 
 
@@ -303,11 +312,11 @@ def test_digits_count_from_the_last_one():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("task", ["copy", "program"])
-def test_captured_update_is_the_eager_one(core, task):
+@pytest.mark.parametrize(("task", "head"), [("copy", "relu"), ("program", "relu"), ("program", "bilinear")])
+def test_captured_update_is_the_eager_one(core, task, head):
     records = []
     for cuda_graph in (False, True):
-        settings = config(core, task, device="cuda", cuda_graph=cuda_graph)
+        settings = config(core, task, dict(head=head), device="cuda", cuda_graph=cuda_graph)
         settings = replace(settings, dnc=replace(settings.dnc, compile=False))
         device = pick_device("cuda")
         trainer = Trainer(make_problem(settings, device), settings.training, device)
