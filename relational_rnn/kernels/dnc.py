@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     N: int  # slots
     W: int  # features of a word
     R: int  # reads
-    options = ()
+    options, architecture = (), None
 
     def files(self, name: str) -> tuple[str, ...]:
         return ("dnc.cuh", f"{name}.cu")

@@ -25,6 +25,7 @@ class Kind(Protocol):
 
     defines: list[str]
     options: tuple[str, ...]  # of the compiler
+    architecture: str | None  # to compile for; None: the GPU's own
 
     def files(self, name: str) -> tuple[str, ...]: ...
 
@@ -85,7 +86,9 @@ def _allowed_clusters() -> int:
 @functools.cache
 def _compiled(name: str, kind: Kind, device: int):
     source = "".join((SOURCES / file).read_text() for file in kind.files(name))
-    kernel = torch.cuda._compile_kernel(source, name, nvcc_options=[*kind.defines, *kind.options])
+    kernel = torch.cuda._compile_kernel(
+        source, name, compute_capability=kind.architecture, nvcc_options=[*kind.defines, *kind.options]
+    )
     kernel.set_shared_memory_config(kind.shared_bytes(name))
     return kernel
 

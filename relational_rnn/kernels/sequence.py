@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relational_rnn.kernels import nvrtc
+from relational_rnn.kernels import nvrtc, wide
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Spec
 
@@ -25,6 +25,7 @@ FILES = {
     "resident_backward": ("tiles.cuh", "attention.cuh", "resident.cuh", "resident_backward.cu"),
     "sequence_means": ("tiles.cuh", "pack.cu"),
     "sequence_pack": ("tiles.cuh", "pack.cu"),
+    **wide.FILES,
 }
 
 
@@ -44,9 +45,12 @@ class Shape(NamedTuple):
     KEEP: bool  # the backward pass wants what is computed
     RESETS: bool  # episodes may begin anywhere
     SOURCE: str  # type of the weights
+    WIDE: bool = False  # groups of warps multiply together
 
     def shared_bytes(self, name: str) -> int:
         """Three tiles, the weights' ring and, going back, if there is room, six sums of each warp's rows."""
+        if self.WIDE:
+            return wide.shared_bytes(self, name)
         if name in ("sequence_means", "sequence_pack"):
             return 1024
         if self.DEPTH == 0:  # cuda/resident.cuh
@@ -62,6 +66,14 @@ class Shape(NamedTuple):
         return 3 * self.ROWS * self.F * 2 + self.DEPTH * self.WARPS * 512 + sums
 
     options = ("--use_fast_math",)
+
+    @property
+    def way(self) -> str:
+        return "wide" if self.WIDE else "sequence" if self.DEPTH else "resident"
+
+    @property
+    def architecture(self) -> str | None:
+        return wide.ARCHITECTURE if self.WIDE else None
 
     def files(self, name: str) -> tuple[str, ...]:
         return FILES[name]
@@ -130,13 +142,16 @@ def _resident_tile(rows: int, size: int, layers: int, gates: int, clusters: int)
 
 
 def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -> Shape:
+    """How such a call is made."""
     batch, slots, size = memory.shape
     gates = GATES[spec.gate_style]
     source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
     layers = len(p.mlp_weights)
     clusters = nvrtc.clusters_at_once(size // 32, SHARED_BYTES, memory.device) if memory.is_cuda else CLUSTERS
     way = how(batch * slots, size, layers, gates, clusters)
-    return Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
+    kind = Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
+    by_groups = kind.DEPTH > 0 and wide.wanted(size, spec.head_size, memory.device)
+    return wide.shape(kind, batch * slots) if by_groups else kind
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -198,17 +213,27 @@ def _products(p: Parameters, spec: Spec) -> int:
     return 3 + len(p.mlp_weights) + (2 if spec.gate_style == "unit" else 0)
 
 
-def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor | None, compiled) -> Tensor:
-    """-> the forward products' weights; writes those of the way back, and all vectors."""
-    # the order is the same for all tiles
-    kind = kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=min(kind.DEPTH, 8), RESETS=False)
+def _means(p: Parameters, kind: Shape, vectors: Tensor, compiled) -> Tensor:
+    """-> means of the weights of queries, keys and values [F]; writes all vectors, their bias centred."""
     torch.cat(p.vectors, out=vectors)
     means = vectors.new_empty(kind.F)
-    source = p.qkv_weight
+    args = [p.qkv_weight, means, vectors]
+    nvrtc.launch(compiled, "sequence_means", _any_tile(kind), kind.F // 32 + 1, 256, args)
+    return means
+
+
+def _any_tile(kind: Shape) -> Shape:
+    """What is done before the first step is the same for all tiles."""
+    depth = min(kind.DEPTH, 8)
+    return kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=depth, RESETS=False, WIDE=False)
+
+
+def _pack(p: Parameters, spec: Spec, kind: Shape, means: Tensor, back: Tensor | None, compiled) -> Tensor:
+    """-> the forward products' weights; writes those of the way back."""
+    kind, source = _any_tile(kind), p.qkv_weight
     packed = source.new_empty(_products(p, spec), kind.F, kind.F, dtype=torch.bfloat16)
     mlp = [*p.mlp_weights, *[source] * (LAYERS - kind.LAYERS)]
     gate = source if p.gate_weight is None else p.gate_weight
-    nvrtc.launch(compiled, "sequence_means", kind, kind.F // 32 + 1, 256, [source, means, vectors])
     blocks = -(-packed.numel() * (1 if back is None else 2) // (8 * 256))
     args = [source, *mlp, gate, means, packed, packed if back is None else back]
     nvrtc.launch(compiled, "sequence_pack", kind, blocks, 256, args)
@@ -216,13 +241,19 @@ def _pack(p: Parameters, spec: Spec, kind: Shape, vectors: Tensor, back: Tensor 
 
 
 def prepacked(p: Parameters, spec: Spec, slots: int, compiled=nvrtc.compiled) -> tuple[Tensor, ...]:
-    """For Parameters.packed: forward products' weights as they stay, as they stream, and all vectors."""
+    """For Parameters.packed: all vectors, forward products' weights as they stay and as they stream, and,
+    where groups multiply, what wide.pack gives."""
     p, size = _of_one_type(p), spec.num_heads * spec.head_size
     source = "bf16" if p.qkv_weight.dtype == torch.bfloat16 else "float"
     sizes = (size, slots, spec.num_heads, len(p.mlp_weights), GATES[spec.gate_style])
     vectors = p.vectors[0].new_empty(sum(v.shape[0] for v in p.vectors))
-    kinds = (Shape(*sizes, 16, 8, 1, 1, depth, False, False, source) for depth in (0, 8))
-    return *(_pack(p, spec, kind, vectors, None, compiled) for kind in kinds), vectors
+    stay, stream = (Shape(*sizes, 16, 8, 1, 1, depth, False, False, source) for depth in (0, 8))
+    means = _means(p, stream, vectors, compiled)
+    packed = (_pack(p, spec, kind, means, None, compiled) for kind in (stay, stream))
+    more = ()
+    if wide.wanted(size, spec.head_size, vectors.device):
+        more = wide.pack(p, wide.shape(stream, 0), means, vectors, None, compiled)
+    return vectors, *packed, *more
 
 
 def forward(
@@ -247,26 +278,25 @@ def forward(
         back, vectors = held.extra[3:5]
         kept = [held.rows, held.hidden, held.qkv, held.gates, held.attended, held.mlp, *held.extra[:3]]
     if held is None and p.packed:
-        stay, stream, vectors = p.packed
-        packed = stream if kind.DEPTH else stay
+        vectors, stay, stream, *for_groups = p.packed
+        packed = for_groups if kind.WIDE else [stream if kind.DEPTH else stay]
     else:
-        packed = _pack(p, spec, kind, vectors, back, compiled)
+        means = _means(p, kind, vectors, compiled)
+        if kind.WIDE:
+            packed = wide.pack(p, kind, means, vectors, back, compiled)
+        else:
+            packed = [_pack(p, spec, kind, means, back, compiled)]
     args = [
         memory,
-        *_given(inputs, gates_in, resets, packed, p, spec, vectors),
+        *_given(inputs, gates_in, resets, packed[0], p, spec, vectors),
         memories,
         starts,
         *kept,
         *_numbers(steps, batch, kind, gates_in, spec),
+        *packed[1:],
     ]
-    nvrtc.launch(
-        compiled,
-        "sequence_forward" if kind.DEPTH else "resident_forward",
-        kind,
-        _programs(batch, kind),
-        32 * kind.WARPS,
-        args,
-    )
+    name = f"{kind.way}_forward"
+    nvrtc.launch(compiled, name, kind, _programs(batch, kind), 32 * kind.WARPS, args)
 
 
 def _numbers(steps: int, batch: int, kind: Shape, gates_in: Tensor | None, spec: Spec) -> list[int | float]:
@@ -316,7 +346,8 @@ def backward(
     programs = _programs(batch, kind)
     carry = torch.empty_like(memory)
     scales, normed, total, packed, vectors = held.extra[:5]
-    totals = vectors.new_zeros(programs, vectors.shape[0])
+    totals = vectors.new_zeros(programs * wide.sums(kind) if kind.WIDE else programs, vectors.shape[0])
+    inner = [] if kind.WIDE else [vectors.new_empty(batch * slots, spec.num_heads)]
     args = [
         grad,
         memory,
@@ -336,16 +367,9 @@ def backward(
         deltas.qkv,
         deltas.gates,
         deltas.mlp,
-        vectors.new_empty(batch * slots, spec.num_heads),
+        *inner,
         totals,
         *_numbers(steps, batch, kind, gates_in, spec),
     ]
-    nvrtc.launch(
-        compiled,
-        "sequence_backward" if kind.DEPTH else "resident_backward",
-        kind,
-        programs,
-        32 * kind.WARPS,
-        args,
-    )
+    nvrtc.launch(compiled, f"{kind.way}_backward", kind, programs, 32 * kind.WARPS, args)
     return carry, totals.sum(0)

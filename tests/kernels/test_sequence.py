@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relational_rnn.kernels import nvrtc, recurrence, rows_torch, sequence
+from relational_rnn.kernels import nvrtc, recurrence, rows_torch, sequence, wide
 from relational_rnn.kernels.recurrence import Parameters
 from relational_rnn.kernels.reference import EPSILON, Spec
 from tests.kernels.comparison import build, errors, examples, run
@@ -36,7 +36,19 @@ CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" withou
     "resident, no gates, three layers": (2, 2, 256, 3, None, 9, RESIDENT_32),
     "resident, tiles of 48 rows": (4, 4, 256, 2, "unit", 13, RESIDENT_48),
     "resident, narrow": (4, 8, 128, 2, "unit", 7, RESIDENT_NARROW),
+    "by groups, the paper's": (8, 8, 256, 2, "unit", 9, LARGE),
+    "by groups, two of them, two gates a slot": (4, 4, 256, 2, "memory", 21, LARGE),
+    "by groups, one slot, one layer, one episode": (1, 4, 256, 1, "unit", 70, LARGE),
+    "by groups, no gates, three layers": (2, 8, 256, 3, None, 9, LARGE),
+    "by groups, two of them, sixteen slots": (16, 8, 256, 2, "unit", 5, LARGE),
+    "by groups, two slots, early": (2, 4, 256, 5, "unit", 3, LARGE),
 }
+
+
+def by_groups(monkeypatch, name):
+    """As `name` says: wide.py's kernels, or not."""
+    monkeypatch.setattr(wide, "wanted", lambda *_: "by groups" in name)
+    monkeypatch.setattr(wide, "MULTIPROCESSORS", 0 if "two of them" in name else 132)
 
 
 def example(slots, heads, size, layers, gates, batch, steps=2):
@@ -138,11 +150,15 @@ def relative(ours, true):
 def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
     *sizes, how = CASES[name]
     monkeypatch.setattr(sequence, "how", lambda *_: how)
+    by_groups(monkeypatch, name)
     x = example(*sizes)
     if "one episode" in name:
         x.resets = None
     memories, gradients = exact(x)
-    p, rows = Parameters.of(x.matrices, x.vectors), EmulatedRows(("-DEARLY",) if how == SMALL else ())
+    p, rows = (
+        Parameters.of(x.matrices, x.vectors),
+        EmulatedRows(("-DEARLY",) if how == SMALL or "early" in name else ()),
+    )
     gates_in = x.gates_in
     if x.spec.gate_style == "memory":  # padded to 16 bytes
         gates_in = torch.nn.functional.pad(gates_in, (0, 6))
@@ -171,17 +187,26 @@ def test_the_kernels_give_what_the_recurrence_gives(name, monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("how", [MIDDLE, RESIDENT_16])
-def test_weights_packed_before_are_those_packed_in_the_call(how, monkeypatch):
+@pytest.mark.parametrize(("how", "name"), [(MIDDLE, ""), (RESIDENT_16, ""), (LARGE, "by groups")])
+def test_weights_packed_before_are_those_packed_in_the_call(how, name, monkeypatch):
     monkeypatch.setattr(sequence, "how", lambda *_: how)
+    by_groups(monkeypatch, name)
     x = example(4, 4, 256, 2, "unit", 3)
     p, rows = Parameters.of([m.bfloat16() for m in x.matrices], x.vectors, ready=True), EmulatedRows()
     packed = sequence.prepacked(p, x.spec, 4, compiled)
     arguments = (x.memory, x.qkv_in, x.gates_in, None)
     expected, _, _ = recurrence.forward(*arguments, p, x.spec, rows, keep=False)
-    monkeypatch.setattr(sequence, "_pack", None)  # nothing is packed
+    monkeypatch.setattr(nvrtc, "launch", _only_forward(nvrtc.launch))  # nothing is packed
     found, _, _ = recurrence.forward(*arguments, p._replace(packed=packed), x.spec, rows, keep=False)
     assert torch.equal(found, expected)
+
+
+def _only_forward(launch):
+    def wrapper(compiled, name, *args):
+        assert name.endswith("_forward")
+        launch(compiled, name, *args)
+
+    return wrapper
 
 
 @given(
@@ -194,7 +219,7 @@ def test_weights_packed_before_are_those_packed_in_the_call(how, monkeypatch):
 def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, clusters):
     how = sequence.how(rows, size, layers, gates, clusters)
     shape = sequence.Shape(size, 8, 8, layers, gates, *how, True, True, "float")
-    for name in sequence.FILES:
+    for name in sequence.FILES.keys() - wide.FILES.keys():
         if ("resident" in name) == (how.DEPTH == 0):
             assert how.TOGETHER * (shape.shared_bytes(name) + 1024) <= 228 * 1024
     assert how.ROWS in (16, 32, 48, 64)

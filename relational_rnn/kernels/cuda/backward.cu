@@ -219,6 +219,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
     const float* const total = kept_total + (t * all + base) * HEADS;
     float* const inner = inner_products + base * HEADS;
     const bf16* const input = inputs + ((long)t * batch + first) * Q;
+    const auto put_gradient = [&](const Head& at, int half, int part, int sum, int tile, float x, float y) {
+      const int row = at.row_of(half);
+      if (row < valid) *(unsigned*)(d_qkv + (t * all + base + row) * Q + at.feature(part, sum, tile)) = round2(x, y);
+    };
     {
       Row key_weight, value_weight;
       load(key_weight, vectors + QKV_WEIGHT + V + in_head), load(value_weight, vectors + QKV_WEIGHT + 2 * V + in_head);
@@ -244,12 +248,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
       at.rows(queries, qkv, 0, (float)logit_scale), at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
       at.totals_of_rows(totals, total);
       queries_backward(
-          a, b, c, at, queries, input_keys, input_values, totals, (float)logit_scale,
-          [&](int row, float x) { if (row < valid) inner[row * HEADS + at.head] = x; },
-          [&](int row, int feature, float x, float y) {
-            if (row < valid) *(unsigned*)(d_qkv + (t * all + base + row) * Q + feature) = round2(x, y);
+          at.of(a), at.of(b), at.of(c), at, queries, input_keys, input_values, totals, (float)logit_scale,
+          [&](int half, float x) {
+            if (lane % 4 == 0 && at.row_of(half) < valid) inner[at.row_of(half) * HEADS + at.head] = x;
           },
-          [] {});
+          [&](int half, int sum, int tile, float x, float y) { put_gradient(at, half, 0, sum, tile, x, y); }, [] {});
     }
     __syncthreads();
 
@@ -273,12 +276,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
       Fragment keys[SUMS], values[SUMS];
       float totals[2][2];
       at.totals_of_columns(totals, total);
-      const auto inner_of = [&](int row) { return row < valid ? fresh(inner + row * HEADS + at.head) : 0.f; };
+      const auto inner_of = [&](int tile, int i) {
+        const int row = at.query(tile, i);
+        return row < valid ? fresh(inner + row * HEADS + at.head) : 0.f;
+      };
       if (unit % 2) {
         at.inputs_of(keys, 1), at.inputs_of(values, 2);
-        keys_backward<true>(a, b, at, keys, values, totals, inner_of,
-                            [&](int sample, int part, int feature, float x, float y) {
-                              bf16* const to = d_inputs + ((long)t * batch + first + sample) * Q + feature;
+        keys_backward<true>(at.of(a), at.of(b), at, keys, values, totals, inner_of,
+                            [&](int half, int part, int sum, int tile, float x, float y) {
+                              bf16* const to = d_inputs + ((long)t * batch + first) * Q + at.input_at(half, part, sum, tile);
                               *(unsigned*)to = round2(x, y);
                               // nobody reads what the input would have attended to
                               if (part == 1) *(unsigned*)(to - V) = 0u;
@@ -287,10 +293,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_backwar
       } else {
         at.rows(keys, qkv, 1, 1.f);
 #pragma unroll
-        for (int sum = 0; sum < SUMS; sum++) left(values[sum], c, at.row, at.column() + sum * 16);
-        keys_backward<false>(a, b, at, keys, values, totals, inner_of,
-                             [&](int row, int, int feature, float x, float y) {
-                               if (row < valid) *(unsigned*)(d_qkv + (t * all + base + row) * Q + feature) = round2(x, y);
+        for (int sum = 0; sum < SUMS; sum++) at.of(c).as_left(values[sum], sum);
+        keys_backward<false>(at.of(a), at.of(b), at, keys, values, totals, inner_of,
+                             [&](int half, int part, int sum, int tile, float x, float y) {
+                               put_gradient(at, half, part, sum, tile, x, y);
                              },
                              [] {});
       }

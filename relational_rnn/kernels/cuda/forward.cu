@@ -111,8 +111,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER) sequence_forward
       if (at.row >= valid) continue;
       Fragment input_keys[SUMS], input_values[SUMS];
       at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
-      attend(a, b, c, at, input_keys, input_values, KEEP ? kept_total + (t * all + base) * HEADS : nullptr,
-             [&](int row, int column, float x, float y) { put_halves(a, row, column, x, y); });
+      attend(at.of(a), at.of(b), at.of(c), at, input_keys, input_values,
+             KEEP ? kept_total + (t * all + base) * HEADS : nullptr, [&](int half, int sum, int tile, float x, float y) {
+               put_halves(a, at.row_of(half), at.column_of(sum, tile), x, y);
+             });
     }
     __syncthreads();
     {  // residual and norm

@@ -235,9 +235,10 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       const Head at{unit / HEADS * 16, unit % HEADS, valid, inputs + ((long)t * batch + first) * Q, vectors};
       const float* const total = kept_total + (t * all + base) * HEADS;
       float* const inner = (float*)(shared_memory() + INNER) + local * 16;
-      const auto inner_of = [&](int row) { return inner[row % 16]; };
-      const auto give = [&](int row, int feature, float x, float y) {  // `feature` among the Q of a row
-        send(raw(row, feature * 2), round2(x, y), owner(row), READ);
+      const auto inner_of = [&](int tile, int i) { return inner[at.query(tile, i) % 16]; };
+      const auto give = [&](int half, int part, int sum, int tile, float x, float y) {
+        const int row = at.row_of(half);
+        send(raw(row, at.feature(part, sum, tile) * 2), round2(x, y), owner(row), READ);
       };
       Fragment keys[SUMS], values[SUMS];
       if (attends && part != 1) at.inputs_of(keys, 1), at.inputs_of(values, 2);
@@ -247,10 +248,13 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
         await(ATTENDED, round);
         Fragment queries[SUMS];
 #pragma unroll
-        for (int sum = 0; sum < SUMS; sum++) left(queries[sum], b, at.row, at.column() + sum * 16);
+        for (int sum = 0; sum < SUMS; sum++) at.of(b).as_left(queries[sum], sum);
         queries_backward(
-            a, c, d, at, queries, keys, values, totals, (float)logit_scale, [&](int row, float x) { inner[row % 16] = x; },
-            give, [&] { __syncthreads(); });
+            at.of(a), at.of(c), at.of(d), at, queries, keys, values, totals, (float)logit_scale,
+            [&](int half, float x) {
+              if (lane % 4 == 0) inner[at.row_of(half) % 16] = x;
+            },
+            [&](int half, int sum, int tile, float x, float y) { give(half, 0, sum, tile, x, y); }, [&] { __syncthreads(); });
         continue;
       }
       float totals[2][2];
@@ -259,14 +263,12 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       if (attends && part == 1) {
 #pragma unroll
         for (int sum = 0; sum < SUMS; sum++)
-          left(keys[sum], c, at.row, at.column() + sum * 16), left(values[sum], d, at.row, at.column() + sum * 16);
-        keys_backward<false>(a, b, at, keys, values, totals, inner_of,
-                             [&](int row, int, int feature, float x, float y) { give(row, feature, x, y); },
-                             [&] { __syncthreads(); });
+          at.of(c).as_left(keys[sum], sum), at.of(d).as_left(values[sum], sum);
+        keys_backward<false>(at.of(a), at.of(b), at, keys, values, totals, inner_of, give, [&] { __syncthreads(); });
       } else if (attends) {
-        keys_backward<true>(a, b, at, keys, values, totals, inner_of,
-                            [&](int sample, int part, int feature, float x, float y) {
-                              bf16* const to = d_inputs + ((long)t * batch + first + sample) * Q + feature;
+        keys_backward<true>(at.of(a), at.of(b), at, keys, values, totals, inner_of,
+                            [&](int half, int part, int sum, int tile, float x, float y) {
+                              bf16* const to = d_inputs + ((long)t * batch + first) * Q + at.input_at(half, part, sum, tile);
                               *(unsigned*)to = round2(x, y);
                               if (part == 1) *(unsigned*)(to - V) = 0u;  // nobody reads what the input would have attended to
                             },

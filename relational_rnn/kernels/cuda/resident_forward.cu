@@ -124,8 +124,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
       Fragment input_keys[SUMS], input_values[SUMS];
       at.inputs_of(input_keys, 1), at.inputs_of(input_values, 2);
       await(NORMED, t);
-      attend(a, b, c, at, input_keys, input_values, KEEP ? kept_total + (t * all + base) * HEADS : nullptr,
-             [&](int row, int column, float x, float y) { send(raw(row, column * 2), halves(x, y), owner(row), READ); });
+      attend(at.of(a), at.of(b), at.of(c), at, input_keys, input_values,
+             KEEP ? kept_total + (t * all + base) * HEADS : nullptr, [&](int half, int sum, int tile, float x, float y) {
+               const int row = at.row_of(half);
+               send(raw(row, at.column_of(sum, tile) * 2), halves(x, y), owner(row), READ);
+             });
     } else {
       await(NORMED, t);
     }

@@ -2,6 +2,7 @@
 // the tensor cores, and rows held by a warp. README.md says why; sequence.py gives the sizes:
 //   F features of a slot, N slots, HEADS, ROWS of a tile (whole samples, up to ROWS / N of them), LAYERS of the MLP,
 //   WARPS of a program, CLUSTER of programs that share a tile where weights stay (else 1), DEPTH of the weights' ring,
+//   WIDE whether groups of warps multiply together (wide.cuh),
 //   GATES 0 none, 1 two a slot ("memory"), 2 two a feature ("unit").
 // The same source runs on a CPU in tests/kernels/simt, which stands in for the few instructions below.
 

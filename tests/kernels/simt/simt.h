@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct Index { int x; };
 namespace simt {
 struct Copy { void* to; const void* from; };
 struct Barrier { int arrived = 0, round = 0; };
+struct Product { float* to; int tiles; unsigned long long a, b; bool add; };
 struct Fiber {
   ucontext_t context;  // to begin with; from then on `place`, since changing contexts costs calls of the system
   jmp_buf place;
@@ -44,6 +46,8 @@ struct Fiber {
   std::vector<char> stack = std::vector<char>(1 << 16);
   std::deque<std::vector<Copy>> groups;
   std::vector<Copy> open;
+  std::deque<std::vector<Product>> product_groups;
+  std::vector<Product> open_products;
   bool done;
   int exchanges;  // which of the two places of a lane is next: nobody can be two exchanges ahead
 };
@@ -52,7 +56,7 @@ static std::vector<Fiber> fibers;
 static int current, threads, first_block, living;
 alignas(1024) static char memory[CLUSTER][232 << 10];  // shared memory of each block
 static jmp_buf scheduler;
-static Barrier all, blocks[CLUSTER], warps[64], neighbours[32];
+static Barrier all, blocks[CLUSTER], warps[64], neighbours[32], groups[16];
 static Lane lanes[2048][2];
 
 inline void pause() {  // let others run
@@ -99,7 +103,24 @@ static int warps_of_block;
 inline void settle(Counter& c) {  // all warps have sent, all bytes are there
   if (c.left == 0 && c.bytes == 0) c.left = warps_of_block, c.round++;
 }
+struct Phase { int count, left; long bytes; int round; };
+struct Bulk { char* to; const void* from; int bytes; unsigned barrier; };
+static std::map<unsigned, Phase> phases;  // by address
+static std::vector<Bulk> bulks;
+inline void settle(Phase& p) {
+  if (p.left == 0 && p.bytes == 0) p.left = p.count, p.round++;
+}
+inline void finish(const Bulk& b) {
+  std::memcpy(b.to, b.from, b.bytes);
+  phases[b.barrier].bytes -= b.bytes;
+  settle(phases[b.barrier]);
+}
 inline void deliver() {
+  for (size_t i = 0; i < bulks.size();) {
+    if (std::rand() % 3) { i++; continue; }
+    finish(bulks[i]);
+    bulks.erase(bulks.begin() + i);
+  }
   for (size_t i = 0; i < messages.size();) {
     if (std::rand() % 3) { i++; continue; }
     Message m = std::move(messages[i]);
@@ -133,6 +154,92 @@ inline void sent(int number, int bytes) {
 }
 inline void await(int number, int round) {  // it knows no more than whether the round is even
   while ((simt::counters[rank()][number].round & 1) == (round & 1)) simt::pause();
+}
+// Groups of four warps that multiply together (cuda/wide.cuh); CLUSTER is 1. Products are made when they are waited for, or,
+// with -DEARLY, at once.
+inline unsigned shared_address(const void* p) { return (unsigned)((char*)p - shared_memory()); }
+inline void make_barrier(unsigned at, int arrivals) { simt::phases[at] = {arrivals, arrivals, 0, 0}; }
+inline void barriers_are_made() {}
+inline void arrive(unsigned at) {
+  if (!simt::phases.count(at)) std::abort();
+  simt::phases[at].left--, simt::settle(simt::phases[at]);
+}
+inline void wait_for(unsigned at, int parity) {
+  if (!simt::phases.count(at)) std::abort();
+  while ((simt::phases[at].round & 1) == parity) simt::pause();
+}
+inline void copy_bulk(unsigned to, const void* from, int bytes, unsigned barrier) {
+  std::memset(shared_memory() + to, 0xff, bytes);  // NaN until it has arrived
+  auto& p = simt::phases[barrier];
+  p.bytes += bytes, p.left--;
+  const simt::Bulk bulk{shared_memory() + to, from, bytes, barrier};
+#ifdef EARLY
+  simt::finish(bulk);
+#else
+  simt::bulks.push_back(bulk);
+#endif
+}
+inline void meet_group(int group) { simt::wait(simt::groups[group], 128); }
+inline void show_tensor_cores() {}
+inline void give_registers() {}
+inline void take_registers() {}
+inline void begin_products() {}
+namespace simt {
+inline float element(unsigned long long operand, int row, int k) {
+  const unsigned first = (operand & 0x3fff) << 4, along_sum = (operand >> 16 & 0x3fff) << 4, along_rows = (operand >> 32 & 0x3fff) << 4;
+  unsigned short x;
+  std::memcpy(&x, shared_memory() + first + row / 8 * along_rows + row % 8 * 16 + k / 8 * along_sum + k % 8 * 2, 2);
+  return real(x);
+}
+inline void make(const Product& p) {  // this thread's
+  const int lane = current % 32, warp = current / 32 % 4;
+  float rows[2][16];
+  for (int half = 0; half < 2; half++)
+    for (int k = 0; k < 16; k++) rows[half][k] = element(p.a, warp * 16 + lane / 4 + half * 8, k);
+  for (int tile = 0; tile < p.tiles; tile++)
+    for (int i = 0; i < 2; i++) {
+      float column[16], sums[2] = {};
+      for (int k = 0; k < 16; k++) column[k] = element(p.b, tile * 8 + lane % 4 * 2 + i, k);
+      for (int half = 0; half < 2; half++) {
+        for (int k = 0; k < 16; k++) sums[half] += rows[half][k] * column[k];
+        float& to = p.to[4 * tile + 2 * half + i];
+        to = p.add ? to + sums[half] : sums[half];
+      }
+    }
+}
+}  // namespace simt
+template <int TILES>
+void multiply_first(float (&d)[TILES][4], unsigned long long a, unsigned long long b, bool add = false) {
+  const simt::Product product{&d[0][0], TILES, a, b, add};
+#ifdef EARLY
+  simt::make(product);
+#else
+  simt::fibers[simt::current].open_products.push_back(product);
+#endif
+}
+template <int TILES>
+void multiply_more(float (&d)[TILES][4], unsigned long long a, unsigned long long b) { multiply_first(d, a, b, true); }
+inline void commit_products() {
+  auto& f = simt::fibers[simt::current];
+  f.product_groups.push_back(std::move(f.open_products));
+  f.open_products.clear();
+}
+template <int LEFT>
+void wait_products() {
+  auto& groups = simt::fibers[simt::current].product_groups;
+  for (; (int)groups.size() > LEFT; groups.pop_front())
+    for (auto& p : groups.front()) simt::make(p);
+  __syncwarp();
+}
+inline unsigned turned(unsigned x) {
+  simt::Lane* warp = simt::publish(&x, 1, nullptr, 0);
+  const int lane = simt::current % 32;
+  unsigned both = 0;
+  for (int k = 0; k < 2; k++) {
+    const unsigned pair = warp[2 * ((lane % 4 * 2 + k) * 4 + lane / 8)].a[0];
+    both |= (lane / 4 % 2 ? pair >> 16 : pair & 0xffff) << 16 * k;
+  }
+  return both;
 }
 inline void meet_neighbour() { simt::wait(simt::neighbours[simt::current / 64], 64); }
 inline unsigned bits(float x) { unsigned u; std::memcpy(&u, &x, 4); return u; }
@@ -204,6 +311,7 @@ inline float exchange(float x, int distance) {
   return __uint_as_float(warp[2 * (simt::current % 32 ^ distance)].a[0]);
 }
 inline unsigned from_lane(unsigned x, int lane) { return simt::publish(&x, 1, nullptr, 0)[2 * lane].a[0]; }
+inline float float_from_lane(float x, int lane) { return __uint_as_float(from_lane(bits(x), lane)); }
 inline unsigned round1(float x) {  // to the nearest, ties to even
   unsigned u;
   std::memcpy(&u, &x, 4);
@@ -256,6 +364,7 @@ void launch(void (*kernel)(A...), int grid, int block_threads, int bytes, void**
     all = Barrier{};
     std::fill(blocks, blocks + CLUSTER, Barrier{});
     std::fill(warps, warps + 64, Barrier{}), std::fill(neighbours, neighbours + 32, Barrier{});
+    std::fill(groups, groups + 16, Barrier{}), phases.clear();
     warps_of_block = threads / 32;
     living = (int)fibers.size();
     for (auto& f : fibers) {
@@ -277,7 +386,7 @@ void launch(void (*kernel)(A...), int grid, int block_threads, int bytes, void**
       }
       deliver();
     }
-    if (!messages.empty()) std::abort();  // to a program that has left
+    if (!messages.empty() || !bulks.empty()) std::abort();  // to a program that has left
   }
 }
 }  // namespace simt
