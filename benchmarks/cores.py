@@ -5,7 +5,8 @@ python benchmarks/cores.py [--only lte-256 acting] [--without compiled] [--outpu
 Numbers are checked against the float64 specification first; what fails gets no time. Every time is the
 median of replays of a CUDA graph, but for rows marked eager. The LSTM is cuDNN's with as many units as the
 memory has. Rows: ours (fused kernels, by precision; with recompute; eager), the same cell as a plain PyTorch
-loop (eager), that cell under torch.compile in a CUDA graph, and the LSTM.
+loop (eager), that cell under torch.compile in a CUDA graph, and the LSTM. With RELATIONAL_RNN_WIDE=1 ours are
+the kernels of kernels/wide.py where they apply.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from provenance import provenance, save
 
 from relational_rnn import LSTM, RelationalMemory
+from relational_rnn.kernels import wide
 
 RESULTS = Path(__file__).parent / "results"
 PRECISIONS = ["bf16", "tf32", "fp32"]
@@ -282,12 +284,14 @@ def main() -> None:
             2, "benchmarks/cores.py: no CUDA GPU here, and times of a CPU would mislead; allowed: a GPU\n"
         )
     result = provenance("cuda") | {
+        "by_groups": wide.ENABLED,
         "workloads": {name: asdict(w) for name, w in WORKLOADS.items()},
         "errors": {},
         "rows": [],
     }
     gpu = result["hardware"]["device"].lower().replace(" ", "-")
-    output = options.output or RESULTS / f"cores_{result['date']}_{gpu}.json"
+    groups = "_by_groups" if wide.ENABLED else ""
+    output = options.output or RESULTS / f"cores_{result['date']}_{gpu}{groups}.json"
     skip = set(options.without)
     for name in options.only:
         if name in WORKLOADS:

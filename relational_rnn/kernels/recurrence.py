@@ -337,11 +337,11 @@ def _weight_gradients(acts: Activations, deltas: Activations, steps: int, true: 
     pairs = [(deltas.qkv, acts.rows), *zip(deltas.mlp, [acts.attended, *acts.mlp[:-1]], strict=True)]
     if true.gate_weight is not None:
         pairs.append((deltas.gates, acts.hidden))
-    products = [_outer(d[:steps].flatten(0, 1), x[:steps].flatten(0, 1)) for d, x in pairs]
+    products = [outer(d[:steps].flatten(0, 1), x[:steps].flatten(0, 1)) for d, x in pairs]
     return [d[: m.shape[0], : m.shape[1]].contiguous() for d, m in zip(products, true.matrices, strict=True)]
 
 
-def _outer(d: Tensor, x: Tensor) -> Tensor:
+def outer(d: Tensor, x: Tensor) -> Tensor:
     """d^T x, summed in float32 where the operands are shorter."""
     if d.is_cuda and d.dtype in (torch.bfloat16, torch.float16):
         return torch.mm(d.t(), x, out_dtype=torch.float32)

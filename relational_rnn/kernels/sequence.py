@@ -346,7 +346,7 @@ def backward(
     programs = _programs(batch, kind)
     carry = torch.empty_like(memory)
     scales, normed, total, packed, vectors = held.extra[:5]
-    totals = vectors.new_zeros(programs * wide.sums(kind) if kind.WIDE else programs, vectors.shape[0])
+    totals = vectors.new_zeros(programs * wide.multiplying(kind) if kind.WIDE else programs, vectors.shape[0])
     inner = [] if kind.WIDE else [vectors.new_empty(batch * slots, spec.num_heads)]
     args = [
         grad,

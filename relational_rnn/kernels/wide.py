@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from relational_rnn.kernels import nvrtc
-from relational_rnn.kernels.recurrence import Parameters
+from relational_rnn.kernels.recurrence import Parameters, outer
 
 ARCHITECTURE = "90a"  # its instructions are no other GPU's
 FILES = {
@@ -37,46 +37,53 @@ def wanted(size: int, head_size: int, device: torch.device) -> bool:
 
 
 def shape(kind, rows: int):
-    """`kind`, a sequence.Shape, for so many rows: two groups a program where all multiprocessors have one."""
+    """`kind`, a sequence.Shape, for so many rows: as few a program as leave no multiprocessor two of them."""
+    half = rows <= 32 * MULTIPROCESSORS and kind.N <= 8  # of a tile
     groups = 1 if rows <= 64 * MULTIPROCESSORS else 2
     depth = (SHARED_BYTES - 256 - groups * TILE) // SLAB
     return kind._replace(
-        ROWS=64 * groups, WARPS=4 * groups + 4, CLUSTER=1, TOGETHER=1, DEPTH=depth, WIDE=True
+        ROWS=32 if half else 64 * groups,
+        WARPS=4 * groups + 4,
+        CLUSTER=1,
+        TOGETHER=1,
+        DEPTH=depth,
+        WIDE=True,
     )
 
 
-def sums(kind) -> int:
+def multiplying(kind) -> int:
     """Warps of a program that multiply: each has its own column sums."""
-    return kind.ROWS // 16
+    return kind.WARPS - 4
 
 
 def shared_bytes(kind, name: str) -> int:
-    return 1024 if name == "wide_pack" else 256 + kind.ROWS // 64 * TILE + kind.DEPTH * SLAB
+    return 1024 if name == "wide_pack" else 256 + multiplying(kind) // 4 * TILE + kind.DEPTH * SLAB
 
 
-def squares(p: Parameters, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """-> (W'W without its diagonal [F, F], and 2 W'b, that diagonal and b'b, one after the other), with W as
-    it is multiplied and b, `bias`, both centred: what the sum of squares of W m + b is made of."""
-    weight = p.qkv_weight.float()
-    weight = (weight - weight.mean(0)).bfloat16()  # [Q, F]
-    products, exact = weight.t() @ weight, weight.float()
-    parts = (2 * (bias @ exact), exact.square().sum(0), bias.square().sum()[None])
-    return products.fill_diagonal_(0), torch.cat(parts)
+def products(weight: Tensor, means: Tensor, bias: Tensor) -> Tensor:
+    """W'W [F + 8, F + 8] of the centred weights of queries, keys and values, as they are multiplied, with
+    their bias as one more column and then zeros: what the sum of squares of W m + b is made of."""
+    features, size = weight.shape
+    both = weight.new_zeros(features, size + 8, dtype=torch.bfloat16)
+    both[:, :size].copy_(weight - means)
+    both[:, size].copy_(bias)
+    return outer(both, both).float()  # which it is already on a GPU
 
 
 def pack(
     p: Parameters, kind, means: Tensor, vectors: Tensor, back: Tensor | None, compiled
 ) -> tuple[Tensor, Tensor]:
-    """-> (the forward products' weights, what `squares` says); writes those of the way back. `means` of the
-    weights of queries, keys and values, and all vectors, as sequence.py makes them."""
+    """-> (the forward products' weights, what the sum of squares is made of); writes those of the way back.
+    `means` of the weights of queries, keys and values, and all vectors, as sequence.py makes them."""
     source, size = p.qkv_weight, kind.F
     count = 4 + kind.LAYERS + (2 if kind.GATES == 2 else 0)  # of [F, F]
     packed = source.new_empty(count, size, size, dtype=torch.bfloat16)
     mlp = [*p.mlp_weights, *[source] * (5 - kind.LAYERS)]
     gate = source if p.gate_weight is None else p.gate_weight
-    products, of_squares = squares(p, vectors[: 3 * size])
+    of_squares = vectors.new_empty(2 * size + 1)
     kind = kind._replace(ROWS=64, WARPS=8, DEPTH=8, RESETS=False)  # the order is the same for all
     blocks = (packed.numel() + (0 if back is None else back.numel())) // (8 * 256)
-    args = [source, *mlp, gate, means, products, packed, packed if back is None else back]
+    squares = products(source, means, vectors[: 3 * size])
+    args = [source, *mlp, gate, means, squares, packed, packed if back is None else back, of_squares]
     nvrtc.launch(compiled, "wide_pack", kind, blocks, 256, args)
     return packed, of_squares

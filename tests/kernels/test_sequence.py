@@ -38,7 +38,8 @@ CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" withou
     "resident, narrow": (4, 8, 128, 2, "unit", 7, RESIDENT_NARROW),
     "by groups, the paper's": (8, 8, 256, 2, "unit", 9, LARGE),
     "by groups, two of them, two gates a slot": (4, 4, 256, 2, "memory", 21, LARGE),
-    "by groups, one slot, one layer, one episode": (1, 4, 256, 1, "unit", 70, LARGE),
+    "by groups, two gates a slot": (4, 8, 256, 2, "memory", 9, LARGE),
+    "by groups, full tiles, one slot, one layer, one episode": (1, 4, 256, 1, "unit", 70, LARGE),
     "by groups, no gates, three layers": (2, 8, 256, 3, None, 9, LARGE),
     "by groups, two of them, sixteen slots": (16, 8, 256, 2, "unit", 5, LARGE),
     "by groups, two slots, early": (2, 4, 256, 5, "unit", 3, LARGE),
@@ -48,7 +49,8 @@ CASES = {  # slots, heads, size, layers, gates, batch, how; "one episode" withou
 def by_groups(monkeypatch, name):
     """As `name` says: wide.py's kernels, or not."""
     monkeypatch.setattr(wide, "wanted", lambda *_: "by groups" in name)
-    monkeypatch.setattr(wide, "MULTIPROCESSORS", 0 if "two of them" in name else 132)
+    enough = 0 if "two of them" in name else 2 if "full tiles" in name else 132
+    monkeypatch.setattr(wide, "MULTIPROCESSORS", enough)
 
 
 def example(slots, heads, size, layers, gates, batch, steps=2):
@@ -306,10 +308,11 @@ GPU_CASES = {
 
 @needs_gpu
 @pytest.mark.parametrize("name", GPU_CASES)
-@pytest.mark.parametrize("clusters", [0, None])
-def test_the_kernels_on_the_gpu(name, clusters, monkeypatch):
+@pytest.mark.parametrize(("clusters", "groups"), [(0, False), (None, False), (0, True)])
+def test_the_kernels_on_the_gpu(name, clusters, groups, monkeypatch):
     """Within 5e-3 of float64, or half again of plain torch's error in bf16; the same bits a second time.
-    Weights that stream (no clusters), and that stay where they can."""
+    Weights that stream (no clusters), that stay where they can, and groups that multiply where they can."""
+    monkeypatch.setattr(wide, "ENABLED", groups)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     torch.use_deterministic_algorithms(True, warn_only=True)
     if clusters is not None:

@@ -7,12 +7,13 @@
 // Weights are packed for that (wide_pack.cu), along sums too.
 
 constexpr int GROUPS = WARPS / 4 - 1;  // and one that asks for weights
+constexpr int HALVES = ROWS / (32 * GROUPS);  // of a thread's two rows those that are used: fewer rows, more programs
 constexpr int RUNS = F / 32;
 constexpr int SLICE = 64, SLICES = F / SLICE;        // features of queries, keys and values that are made at a time
 constexpr int BARRIERS = 256;                        // bytes, before all else
 constexpr int GROUP_TILE = 64 * F * 2;               // bytes
 constexpr int SLAB = 3 * SLICE * 64 * 2;             // bytes of the largest: 64 of a sum's features for 192 columns, or 32 for 256
-static_assert(F == 256 && ROWS == 64 * GROUPS && SLICE % V == 0 && V % 32 == 0 && 16 * DEPTH <= BARRIERS, "");
+static_assert(F == 256 && ROWS == 32 * HALVES * GROUPS && HALVES <= 2 && N <= 8 * HALVES && SLICE % V == 0 && V % 32 == 0 && 16 * DEPTH <= BARRIERS, "");
 
 #ifndef SIMT
 __device__ __forceinline__ void make_barrier(unsigned at, int arrivals) {
@@ -88,6 +89,10 @@ __device__ __forceinline__ unsigned turned(unsigned x) {  // 8 x 8 of bf16, a la
   unsigned y;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
+}
+// Write what this kernel does not read again, 16 bytes at once whatever the compiler thinks.
+__device__ __forceinline__ void keep_quad(void* p, Quad x) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
 }
 __device__ __forceinline__ float float_from_lane(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 #endif
@@ -205,11 +210,11 @@ __device__ __forceinline__ void put_words(char* tile, const Words& words) {
 #pragma unroll
   for (int t = 0; t < 4 * RUNS; t++)
 #pragma unroll
-    for (int half = 0; half < 2; half++) *word_at(tile, t, half) = words[t][half];
+    for (int half = 0; half < HALVES; half++) *word_at(tile, t, half) = words[t][half];
 }
 struct Own {       // of a thread
   int group, row;  // the first of its warp's rows in the program
-  int valid;       // rows of the program that there are
+  int valid;       // behind the last of those that there are
   long base;       // the program's first among all rows of a step
   char* tile;      // the group's
 
@@ -228,7 +233,8 @@ struct Own {       // of a thread
 };
 __device__ __forceinline__ Own own_of(int first, int samples) {  // of a program's samples
   const int warp = threadIdx.x / 32, group = warp / 4;
-  return Own{group, group * 64 + warp % 4 * 16, samples * N, (long)first * N, shared_memory() + BARRIERS + group * GROUP_TILE};
+  const int row = (group * 4 + warp % 4) * 8 * HALVES;
+  return Own{group, row, min(samples * N, row + 8 * HALVES), (long)first * N, shared_memory() + BARRIERS + group * GROUP_TILE};
 }
 __device__ __forceinline__ void round_run(const Run& x, Words& words, int run, int half) {
 #pragma unroll
@@ -240,7 +246,7 @@ __device__ __forceinline__ void each_run(Act act) {
 #pragma unroll
   for (int run = 0; run < RUNS; run++)
 #pragma unroll
-    for (int half = 0; half < 2; half++) act(run, half);
+    for (int half = 0; half < HALVES; half++) act(run, half);
 }
 __device__ __forceinline__ Quad quad_of(const Words& words, int run, int half) {
   return Quad{words[4 * run][half], words[4 * run + 1][half], words[4 * run + 2][half], words[4 * run + 3][half]};
@@ -250,7 +256,7 @@ typedef float Sums[4 * RUNS][4];
 // both rows of a thread become (x - mean) / deviation
 __device__ __forceinline__ void normalize(Sums& x, float (&scale)[2]) {
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
+  for (int half = 0; half < HALVES; half++) {
     float sum = 0.f, squares = 0.f;
 #pragma unroll
     for (int t = 0; t < 4 * RUNS; t++) sum += x[t][2 * half] + x[t][2 * half + 1];

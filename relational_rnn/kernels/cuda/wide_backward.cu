@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
       float mean[2] = {}, along[2] = {}, gates[2][2], d_two[2][2] = {};  // gate, half
       bool goes_on[2];  // whether the next step began with this one's memory
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
+      for (int half = 0; half < HALVES; half++) {
         const int sample = first + own.row_of(half) / N;
         goes_on[half] = own.there(half) && t + 1 < steps && !(RESETS && resets[(long)(t + 1) * batch + sample]);
         if (GATES == 1 && own.there(half))
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
         Run weight, sum_weight = {}, sum_shift = {}, d_accept[2] = {}, d_retain[2] = {};
         load_run(weight, vectors + MLP_WEIGHT + own.feature(run));
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
           Run x, y = {};
           load_bf16(x, kept_mlp + last + own.at(run, half), half);
           if (own.there(half)) {
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
         add_columns(sums_of + MLP_SHIFT + own.feature(run), sum_shift);
         if (GATES == 2)  // the input's share is the same for all slots
 #pragma unroll
-          for (int half = 0; half < (N == 16 ? 1 : 2); half++) {
+          for (int half = 0; half < (N == 16 ? 1 : HALVES); half++) {
             bf16* const to = d_gates_in + ((long)t * batch + first + own.row_of(half) / N) * (2 * F) + own.feature(run);
             sum_slots(to, d_accept[half], d_accept[1], own.there(half));
             sum_slots(to + F, d_retain[half], d_retain[1], own.there(half));
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
       }
       float scale[2];
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
+      for (int half = 0; half < HALVES; half++) {
         mean[half] = quad_sum(mean[half]) / F, along[half] = quad_sum(along[half]) / F, scale[half] = scales(half, 2);
         if (GATES == 1) {
           d_two[0][half] = rounded(quad_sum(d_two[0][half])), d_two[1][half] = rounded(quad_sum(d_two[1][half]));
@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
       for (int run = 0; run < RUNS; run++) {
         Run bias = {};
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
           Run x;
           load_bf16(x, kept_mlp + last + own.at(run, half), half);
           finish_norm(x, d, run, half, mean, along, scale[half]);
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
       for (int run = 0; run < RUNS; run++) {
         Run bias = {};
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
           Run active;
           load_bf16(active, kept_mlp + offset + own.at(run, half), half);
 #pragma unroll
@@ -276,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
         Run weight, sum_weight = {}, sum_shift = {};
         load_run(weight, vectors + READ_WEIGHT + own.feature(run));
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
           Run x, y;
           load_bf16(x, kept_normed + step + own.at(run, half), half);
           load_bf16(y, d_mlp + last + own.at(run, half), half);
@@ -293,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
         add_columns(sums_of + READ_SHIFT + own.feature(run), sum_shift);
       }
 #pragma unroll
-      for (int half = 0; half < 2; half++)
+      for (int half = 0; half < HALVES; half++)
         mean[half] = quad_sum(mean[half]) / F, along[half] = quad_sum(along[half]) / F, scale[half] = scales(half, 1);
       meet_group(own.group);  // all have multiplied
       each_run([&](int run, int half) {
@@ -319,11 +319,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
     float mean[2] = {}, along[2] = {};  // of the norm of queries, keys and values
 #pragma unroll 1
     for (int slice = 0; slice < SLICES; slice++) {
-      unsigned words[3][TILES][2], reads[TILES][2];
+      unsigned words[3][TILES][2] = {}, reads[TILES][2] = {};
 #pragma unroll
       for (int i = 0; i < TILES; i++)
 #pragma unroll
-        for (int half = 0; half < 2; half++) reads[i][half] = *word_at(own.tile, slice * TILES + i, half);
+        for (int half = 0; half < HALVES; half++) reads[i][half] = *word_at(own.tile, slice * TILES + i, half);
 #pragma unroll
       for (int part = 0; part < 3; part++)
 #pragma unroll
@@ -333,7 +333,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
           load_run(weight, vectors + QKV_WEIGHT + i);
           if (part == 0) load_run(shift, vectors + QKV_SHIFT + i);
 #pragma unroll
-          for (int half = 0; half < 2; half++) {
+          for (int half = 0; half < HALVES; half++) {
             Run x;
             load_bf16(x, kept_qkv + qkv_at(part, feature, half), half);
 #pragma unroll
@@ -353,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
           Run weight, sum_weight = {}, sum_shift = {};
           load_run(weight, vectors + QKV_WEIGHT + i);
 #pragma unroll
-          for (int half = 0; half < 2; half++) {
+          for (int half = 0; half < HALVES; half++) {
             Run x, y;
             load_bf16(x, kept_qkv + qkv_at(part, feature, half), half);
 #pragma unroll
@@ -447,9 +447,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
         to = direct[e] + (GATES == 2 ? to * (1.f - hidden[e] * hidden[e]) : 0.f);
       }
     });
+    if (HALVES == 1)
+#pragma unroll
+      for (int i = 0; i < 4 * RUNS; i++) d[i][2] = d[i][3] = 0.f;
     float scale[2];
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < HALVES; half++)
       mean[half] = quad_sum(mean[half]) / Q, along[half] = quad_sum(along[half]) / Q, scale[half] = scales(half, 0);
 #pragma unroll 1
     for (int part = 0; part < 3; part++) {
@@ -460,7 +463,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
         Run weight, bias = {};
         load_run(weight, vectors + QKV_WEIGHT + i);
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
           Run x, y;
           load_bf16(x, kept_qkv + qkv_at(part, feature, half), half), load_bf16(y, d_qkv + qkv_at(part, feature, half), half);
 #pragma unroll

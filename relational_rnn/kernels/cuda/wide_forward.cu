@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       if (RESETS) store_run(starts + t * all * F + own.at(run, half), x);
     }
     round_run(x, words, place, half);
-    if (KEEP && own.there(half)) *(Quad*)(kept_rows + t * all * F + own.at(run, half)) = quad_of(words, place, half);
+    if (KEEP && own.there(half)) keep_quad(kept_rows + t * all * F + own.at(run, half), quad_of(words, place, half));
   };
 
   {
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       }
     });
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < HALVES; half++) {
       const float squares = fmaxf(quad_sum(scale[half]) + squares_of[2 * F], 0.f);
       scale[half] = reciprocal_root(squares / Q + EPSILON);
       if (KEEP && own.there(half) && lane % 4 == 0) kept_scales[(t * all + own.all_of(half)) * 3] = scale[half];
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 #pragma unroll 1
     for (int slice = 0; slice < SLICES; slice++) {
       constexpr int TILES = SLICE / 8;  // of each of queries, keys and values
-      unsigned words[3][TILES][2];
+      unsigned words[3][TILES][2] = {};
       {
         float made[3 * TILES][4];
         multiply(made, ring, operands);
@@ -109,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
             load_run(bias, vectors + QKV_BIAS + i), load_run(weight, vectors + QKV_WEIGHT + i);
             if (part == 0) load_run(shift, vectors + QKV_SHIFT + i);
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
+            for (int half = 0; half < HALVES; half++) {
               Run x;
 #pragma unroll
               for (int e = 0; e < 8; e++)
@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
         if (own.there(half)) *(Quad*)(to + step + own.at(run, half)) = pack(kept);
       });
 #pragma unroll
-      for (int half = 0; half < 2; half++)
+      for (int half = 0; half < HALVES; half++)
         if (own.there(half) && lane % 4 == 0) kept_scales[(t * all + own.all_of(half)) * 3 + which] = scale[half];
     };
     Words attended;
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       Run weight, shift;
       load_run(weight, vectors + READ_WEIGHT + own.feature(run)), load_run(shift, vectors + READ_SHIFT + own.feature(run));
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
+      for (int half = 0; half < HALVES; half++) {
         Run x;
 #pragma unroll
         for (int e = 0; e < 8; e++) x[e] = sums[4 * run + e / 2][2 * half + e % 2] * weight[e] + shift[e];
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
         Run bias;
         load_run(bias, vectors + MLP_BIAS + layer * F + own.feature(run));
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
+        for (int half = 0; half < HALVES; half++) {
           Run x;
 #pragma unroll
           for (int e = 0; e < 8; e++) x[e] = fmaxf(sums[4 * run + e / 2][2 * half + e % 2] + bias[e], 0.f);
@@ -222,7 +222,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 #pragma unroll
       for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 2 * HALVES; i++) {
           const unsigned both = attended[4 * run + j][i / 2];
           sums[4 * run + j][i] += (i % 2 ? high(both) : low(both)) + bias[2 * j + i % 2];
         }
@@ -234,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       Run weight, shift;
       load_run(weight, vectors + MLP_WEIGHT + own.feature(run)), load_run(shift, vectors + MLP_SHIFT + own.feature(run));
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
+      for (int half = 0; half < HALVES; half++) {
         Run x;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
@@ -278,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
     }
     if (GATES == 1) {
 #pragma unroll
-      for (int half = 0; half < 2; half++)
+      for (int half = 0; half < HALVES; half++)
 #pragma unroll
         for (int g = 0; g < 2; g++) {
           gates[g][half] = rounded(quad_sum(gates[g][half]));
@@ -311,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 #pragma unroll
         for (int run = 0; run < RUNS / 2; run++)
 #pragma unroll
-          for (int half = 0; half < 2; half++) {
+          for (int half = 0; half < HALVES; half++) {
             const int feature = part * (F / 2) + own.feature(run);
             Run x = {};
             if (own.there(half)) {
@@ -347,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 #pragma unroll
         for (int i = 0; i < 2 * RUNS; i++)  // the other half's turn
 #pragma unroll
-          for (int half = 0; half < 2; half++) {
+          for (int half = 0; half < HALVES; half++) {
             const unsigned word = after[i][half];
             after[i][half] = after[i + 2 * RUNS][half], after[i + 2 * RUNS][half] = word;
           }

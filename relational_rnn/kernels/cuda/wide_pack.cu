@@ -16,12 +16,16 @@ extern "C" __global__ void wide_pack(const SOURCE* __restrict__ qkv,  // [Q, F]
                                      const SOURCE* __restrict__ mlp4,     // [F, F]
                                      const SOURCE* __restrict__ gate,     // [2 F, F]
                                      const float* __restrict__ means,     // [F]
-                                     const bf16* __restrict__ products,   // [F, F], of queries', keys' and values' weights
-                                     Quad* __restrict__ forward, Quad* __restrict__ backward) {
+                                     const float* __restrict__ products,  // [F + 8, F + 8], as wide.products says
+                                     Quad* __restrict__ forward, Quad* __restrict__ backward,
+                                     float* __restrict__ squares_of) {  // [2 F + 1], for wide_forward
   constexpr int SLICE = 64, SQUARE = F * F / 8, SLICED = 3 * SLICE * F / 8, SIZE = (1 + PRODUCTS) * SQUARE;  // 16 bytes each
   const SOURCE* const mlp[5] = {mlp0, mlp1, mlp2, mlp3, mlp4};
   const int number = blockIdx.x * 256 + threadIdx.x;
   const bool back = number >= SIZE;
+  constexpr int WIDTH = F + 8;
+  if (number < F) squares_of[number] = 2 * products[number * WIDTH + F], squares_of[F + number] = products[number * (WIDTH + 1)];
+  if (number == F) squares_of[2 * F] = products[F * (WIDTH + 1)];
   if (number >= SIZE + (KEEP ? PRODUCTS * SQUARE : 0)) return;
   const int i = back ? number - SIZE : number - SQUARE;  // forwards: behind the first product
   const bool slices = !back && i >= 0 && i < 3 * SQUARE;
@@ -38,7 +42,7 @@ extern "C" __global__ void wide_pack(const SOURCE* __restrict__ qkv,  // [Q, F]
     } else if (back) {  // q, k, v
       x[e] = real(qkv[row_of(product - (PRODUCTS - 3), in) * F + out]) - means[out];
     } else if (i < 0) {
-      x[e] = low(products[out * F + in]);
+      x[e] = in == out ? 0.f : products[out * WIDTH + in];
     } else if (slices) {  // of 64 features: q, k, v
       x[e] = real(qkv[row_of(column / SLICE, product * SLICE + feature_of(column % SLICE)) * F + in]) - means[in];
     } else if (product - 3 < LAYERS) {

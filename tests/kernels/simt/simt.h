@@ -181,6 +181,7 @@ inline void copy_bulk(unsigned to, const void* from, int bytes, unsigned barrier
 }
 inline void meet_group(int group) { simt::wait(simt::groups[group], 128); }
 inline void show_tensor_cores() {}
+inline void keep_quad(void* p, Quad x) { *(Quad*)p = x; }
 inline void give_registers() {}
 inline void take_registers() {}
 inline void begin_products() {}
@@ -226,6 +227,7 @@ inline void commit_products() {
 }
 template <int LEFT>
 void wait_products() {
+  while (std::rand() % 4 == 0) simt::pause();  // they take their time
   auto& groups = simt::fibers[simt::current].product_groups;
   for (; (int)groups.size() > LEFT; groups.pop_front())
     for (auto& p : groups.front()) simt::make(p);
