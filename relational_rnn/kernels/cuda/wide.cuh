@@ -253,6 +253,11 @@ __device__ __forceinline__ Quad quad_of(const Words& words, int run, int half) {
 }
 typedef float Sums[4 * RUNS][4];
 
+template <class Tiles>
+__device__ __forceinline__ auto& part_of(Tiles& sums, int run, int half, int e) {  // feature e of a run
+  return sums[4 * run + e / 2][2 * half + e % 2];
+}
+
 // both rows of a thread become (x - mean) / deviation
 __device__ __forceinline__ void normalize(Sums& x, float (&scale)[2]) {
 #pragma unroll

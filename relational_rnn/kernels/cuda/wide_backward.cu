@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
     // The end of a norm's backward pass: d, of the normed row and weighted, becomes that of the raw one. x is the normed row.
     const auto finish_norm = [&](Run& x, const Sums& d, int run, int half, const float (&mean)[2], const float (&along)[2], float scale) {
 #pragma unroll
-      for (int e = 0; e < 8; e++) x[e] = (d[4 * run + e / 2][2 * half + e % 2] - mean[half] - x[e] * along[half]) * scale;
+      for (int e = 0; e < 8; e++) x[e] = (part_of(d, run, half, e) - mean[half] - x[e] * along[half]) * scale;
     };
 
     {  // gates, candidate and its norm: the gradient of the MLP's output into the tile
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
           for (int e = 0; e < 8; e++) {
             sum_weight[e] += y[e] * x[e], sum_shift[e] += y[e];
             y[e] *= weight[e], mean[half] += y[e], along[half] += y[e] * x[e];
-            d[4 * run + e / 2][2 * half + e % 2] = y[e];
+            part_of(d, run, half, e) = y[e];
           }
         }
         add_columns(sums_of + MLP_WEIGHT + own.feature(run), sum_weight);
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
           load_bf16(active, kept_mlp + offset + own.at(run, half), half);
 #pragma unroll
           for (int e = 0; e < 8; e++) {
-            active[e] = active[e] > 0.f ? sums[4 * run + e / 2][2 * half + e % 2] : 0.f;
+            active[e] = active[e] > 0.f ? part_of(sums, run, half, e) : 0.f;
             bias[e] += active[e];
           }
           round_run(active, words, run, half);
@@ -282,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
           load_bf16(y, d_mlp + last + own.at(run, half), half);
 #pragma unroll
           for (int e = 0; e < 8; e++) {
-            float& to = d[4 * run + e / 2][2 * half + e % 2];
+            float& to = part_of(d, run, half, e);
             y[e] = own.there(half) ? y[e] + to : 0.f;
             sum_weight[e] += y[e] * x[e], sum_shift[e] += y[e];
             y[e] *= weight[e], mean[half] += y[e], along[half] += y[e] * x[e];
@@ -357,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
             Run x, y;
             load_bf16(x, kept_qkv + qkv_at(part, feature, half), half);
 #pragma unroll
-            for (int e = 0; e < 8; e++) y[e] = own.there(half) ? d[4 * run + e / 2][2 * half + e % 2] : 0.f;
+            for (int e = 0; e < 8; e++) y[e] = own.there(half) ? part_of(d, run, half, e) : 0.f;
             const Quad kept = pack(y);
             if (own.there(half)) *(Quad*)(d_qkv + qkv_at(part, feature, half)) = kept;
             unpack(y, kept);
@@ -443,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
       if (GATES == 2) load_bf16(hidden, kept_hidden + step + own.at(run, half), half);
 #pragma unroll
       for (int e = 0; e < 8; e++) {
-        float& to = d[4 * run + e / 2][2 * half + e % 2];
+        float& to = part_of(d, run, half, e);
         to = direct[e] + (GATES == 2 ? to * (1.f - hidden[e] * hidden[e]) : 0.f);
       }
     });
@@ -481,7 +481,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_backward(
     each_run([&](int run, int half) {
       Run x;
 #pragma unroll
-      for (int e = 0; e < 8; e++) x[e] = d[4 * run + e / 2][2 * half + e % 2];
+      for (int e = 0; e < 8; e++) x[e] = part_of(d, run, half, e);
       if (own.there(half)) store_run(carry + own.at(run, half), x);
     });
   }

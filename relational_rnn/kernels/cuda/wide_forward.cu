@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       each_run([&](int run, int half) {
         Run kept;
 #pragma unroll
-        for (int e = 0; e < 8; e++) kept[e] = x[4 * run + e / 2][2 * half + e % 2];
+        for (int e = 0; e < 8; e++) kept[e] = part_of(x, run, half, e);
         if (own.there(half)) *(Quad*)(to + step + own.at(run, half)) = pack(kept);
       });
 #pragma unroll
@@ -158,19 +158,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
         if (own.there(half) && lane % 4 == 0) kept_scales[(t * all + own.all_of(half)) * 3 + which] = scale[half];
     };
     Words attended;
-    {
-    Sums sums;
+    Sums summed;
     each_run([&](int run, int half) {
       Run m = {};
       if (own.there(half)) load_run(m, before + own.at(run, half));
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const float2 x = from_halves(read[4 * run + j][half]);
-        sums[4 * run + j][2 * half] = m[2 * j] + x.x, sums[4 * run + j][2 * half + 1] = m[2 * j + 1] + x.y;
+        summed[4 * run + j][2 * half] = m[2 * j] + x.x, summed[4 * run + j][2 * half + 1] = m[2 * j + 1] + x.y;
       }
     });
-    normalize(sums, scale);
-    keep_normed(kept_normed, sums, 1);
+    normalize(summed, scale);
+    keep_normed(kept_normed, summed, 1);
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
       Run weight, shift;
@@ -179,11 +178,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
       for (int half = 0; half < HALVES; half++) {
         Run x;
 #pragma unroll
-        for (int e = 0; e < 8; e++) x[e] = sums[4 * run + e / 2][2 * half + e % 2] * weight[e] + shift[e];
+        for (int e = 0; e < 8; e++) x[e] = part_of(summed, run, half, e) * weight[e] + shift[e];
         round_run(x, attended, run, half);
         if (KEEP && own.there(half)) *(Quad*)(kept_attended + step + own.at(run, half)) = quad_of(attended, run, half);
       }
-    }
     }
     own.replace(attended);
 
@@ -201,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
         for (int half = 0; half < HALVES; half++) {
           Run x;
 #pragma unroll
-          for (int e = 0; e < 8; e++) x[e] = fmaxf(sums[4 * run + e / 2][2 * half + e % 2] + bias[e], 0.f);
+          for (int e = 0; e < 8; e++) x[e] = fmaxf(part_of(sums, run, half, e) + bias[e], 0.f);
           round_run(x, hidden, run, half);
           if (KEEP && own.there(half))
             *(Quad*)(kept_mlp + ((long)layer * steps + t) * all * F + own.at(run, half)) = quad_of(hidden, run, half);
@@ -212,9 +210,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 
     // its residual and norm
     Words after;  // the candidates, as float16; then, as bf16, what the next step begins with
-    {
-    Sums sums;
-    multiply(sums, ring, operands);
+    Sums out;
+    multiply(out, ring, operands);
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
       Run bias;
@@ -224,11 +221,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 #pragma unroll
         for (int i = 0; i < 2 * HALVES; i++) {
           const unsigned both = attended[4 * run + j][i / 2];
-          sums[4 * run + j][i] += (i % 2 ? high(both) : low(both)) + bias[2 * j + i % 2];
+          out[4 * run + j][i] += (i % 2 ? high(both) : low(both)) + bias[2 * j + i % 2];
         }
     }
-    normalize(sums, scale);
-    keep_normed(kept_mlp + (long)(LAYERS - 1) * steps * all * F, sums, 2);
+    normalize(out, scale);
+    keep_normed(kept_mlp + (long)(LAYERS - 1) * steps * all * F, out, 2);
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
       Run weight, shift;
@@ -238,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
         Run x;
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-          x[e] = sums[4 * run + e / 2][2 * half + e % 2] * weight[e] + shift[e];
+          x[e] = part_of(out, run, half, e) * weight[e] + shift[e];
           if (GATES > 0) x[e] = tangent(x[e]);
         }
         if (GATES == 0) {
@@ -249,7 +246,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
           for (int j = 0; j < 4; j++) after[4 * run + j][half] = halves(x[2 * j], x[2 * j + 1]);
         }
       }
-    }
     }
     // tanh of the memory, and two gates a slot
     float gates[2][2] = {};  // gate, half
