@@ -9,16 +9,16 @@ Shapes: B batch, V vectors (= time steps), I input size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require
+from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
+from relational_rnn.tasks.heads import Head, make_head
 from relational_rnn.tasks.nth_farthest import NthFarthest
 from relational_rnn.training.config import ADDED, EVAL_SEED, Training
 from relational_rnn.training.loop import Problem
@@ -32,8 +32,10 @@ class Model(RMCSettings):
 
     forget_bias: float = 1.0
     """Constant added to the forget gates (RMC and LSTM)."""
+    head: Head = field(default="relu", metadata=ADDED)
+    """Layers between the core's last output and the logits: of ReLUs, or of products (tasks/heads.py)."""
     head_layers: int = 4
-    """ReLU layers between the core's last output and the logits."""
+    """How many of them."""
     head_units: int = 256
     """Units in each of them."""
 
@@ -92,15 +94,12 @@ class Config:
 
 
 class Classifier(nn.Module):
-    """A core, and an MLP that reads its last output."""
+    """A core, and layers that read its last output."""
 
-    def __init__(self, core: RecurrentCore, hidden: list[int], classes: int):
+    def __init__(self, core: RecurrentCore, hidden: tuple[int, ...], classes: int, head: Head = "relu"):
         super().__init__()
         self.core = core
-        widths = [core.output_size, *hidden]
-        layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
-        self.head = nn.Sequential(*layers, nn.Linear(widths[-1], classes))
-        initialize_like_sonnet(self.head)  # torch's own default is smaller, and can stay on a plateau
+        self.head = make_head(head, core.output_size, hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         outputs, _ = self.core(x)  # [V, B, output_size]
@@ -140,8 +139,8 @@ class NthFarthestProblem(Problem):
         seed = config.training.seed
         torch.manual_seed(seed)  # initial weights, made on the CPU so that they are the same on any device
         core = build_core(config, device)
-        hidden = [config.model.head_units] * config.model.head_layers
-        self.model = Classifier(core, hidden, self.task.classes).to(device)
+        hidden = (config.model.head_units,) * config.model.head_layers
+        self.model = Classifier(core, hidden, self.task.classes, config.model.head).to(device)
         self.generators = {"data": torch.Generator(device).manual_seed(seed)}
         self.stages = config.curriculum.stages or ((self.task.vectors, self.task.dims),)
         self.active = torch.zeros(2, dtype=torch.long, device=device)  # (vectors, dims) of the stage

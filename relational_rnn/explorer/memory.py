@@ -6,6 +6,7 @@ from torch import nn
 
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.explorer import encoding
+from relational_rnn.tasks.heads import Bilinear
 from relational_rnn.tasks.nth_farthest import NthFarthest
 
 
@@ -21,7 +22,9 @@ def export_model(name: str, task: NthFarthest, model: nn.Module, accuracy: float
         )
     if core.input_rows is not None or core.output_gate:
         raise ValueError("the page computes a core with one input row and without output gate only")
-    linears = [layer for layer in model.head if isinstance(layer, nn.Linear)]
+    layers = [layer for layer in model.head if not isinstance(layer, nn.ReLU)]
+    linears = [layer.factors if isinstance(layer, Bilinear) else layer for layer in layers]
+    norms = [layer.norm for layer in layers if isinstance(layer, Bilinear)]
     return {
         "name": name,
         "accuracy": accuracy,
@@ -42,9 +45,12 @@ def export_model(name: str, task: NthFarthest, model: nn.Module, accuracy: float
         "blocks": len(core.blocks),
         "mlpLayers": len(core.mlp),
         "headLayers": len(linears),
+        "headOfProducts": bool(norms),
         "weights": {
             **{f"core.{name}": encoding.weights(p) for name, p in core.named_parameters()},
             **{f"head.{i}.weight": encoding.weights(layer.weight) for i, layer in enumerate(linears)},
             **{f"head.{i}.bias": encoding.weights(layer.bias) for i, layer in enumerate(linears)},
+            **{f"head.norm.{i}.weight": encoding.weights(norm.weight) for i, norm in enumerate(norms)},
+            **{f"head.norm.{i}.bias": encoding.weights(norm.bias) for i, norm in enumerate(norms)},
         },
     }

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from relational_rnn.cli.__main__ import main
 from relational_rnn.cores.deep_lstm import DeepLSTM
 from relational_rnn.cores.dnc import DNC
+from relational_rnn.experiments import open_run
 from relational_rnn.experiments.nth_farthest import Computer, Config, NthFarthestProblem, paper, smoke
+from relational_rnn.tasks.heads import Bilinear
 from relational_rnn.training.config import from_dict, to_dict
 from relational_rnn.training.run_folder import RunFolder
 
@@ -64,3 +67,19 @@ def test_a_run_folder_from_before_the_dnc():
 def test_a_dnc_of_size_zero_is_refused(name):
     with pytest.raises(ValueError, match=f"dnc.{name}=0 is not allowed; allowed: 1 or more"):
         Computer(**{name: 0})
+
+
+def test_a_head_of_products_is_trained_and_scored(tmp_path, capsys):
+    run = str(tmp_path / "run")
+    assert main([*SMOKE, "--model.head", "bilinear", "--model.head-layers", "2", "--run", run]) == 0
+    assert main(["eval", run]) == 0
+    model = NthFarthestProblem(open_run(run)[2], CPU).model
+    assert [type(layer) for layer in model.head] == [Bilinear, Bilinear, torch.nn.Linear]
+    model.load_state_dict(load_file(tmp_path / "run" / "weights.safetensors"))
+
+
+def test_an_unknown_head_is_refused():
+    config = smoke()
+    config = replace(config, model=replace(config.model, head="cubic"))
+    with pytest.raises(ValueError, match="head='cubic' is not allowed; allowed: relu, bilinear"):
+        NthFarthestProblem(config, CPU)

@@ -24,14 +24,15 @@ VARIANTS = {
     "memory gates": (SONNET, dict(gate_style="memory", key_size=3, forget_bias=0.5, input_bias=-0.3)),
     "no gates": (NthFarthest(3, 1), dict(gate_style=None, attention_mlp_layers=3)),
     "two blocks": (NthFarthest(5, 2), dict(num_blocks=2, mem_slots=6, head_size=2, legacy_scale=True)),
+    "a head of products": (NthFarthest(4, 3), dict()),
 }
 
 
-def random_model(task: NthFarthest, options: dict) -> Classifier:
+def random_model(task: NthFarthest, options: dict, head: str = "relu") -> Classifier:
     """Every parameter random, norms and biases too: a term left out would show."""
     torch.manual_seed(1)
     sizes = dict(mem_slots=3, head_size=4, num_heads=2) | options
-    model = Classifier(RelationalMemory(task.input_size, **sizes), [16, 16], task.classes)
+    model = Classifier(RelationalMemory(task.input_size, **sizes), (16, 16), task.classes, head)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -41,7 +42,10 @@ def random_model(task: NthFarthest, options: dict) -> Classifier:
 
 @pytest.fixture(scope="module")
 def models():
-    made = {name: (task, random_model(task, options)) for name, (task, options) in VARIANTS.items()}
+    made = {
+        name: (task, random_model(task, options, "bilinear" if "products" in name else "relu"))
+        for name, (task, options) in VARIANTS.items()
+    }
     made["float16"][1].half().float()  # rounded, as the package's weights are
     return made
 

@@ -184,9 +184,18 @@
     answer(memory) {
       let values = memory;
       for (let i = 0; i < this.headLayers; i++) {
-        values = linear(i ? relu(values) : values, 1, ...this.part(`head.${i}`));
+        values = linear(values, 1, ...this.part(`head.${i}`));
+        if (i === this.headLayers - 1) break;
+        values = this.headOfProducts ? this.product(values, i) : relu(values);
       }
       return softmax(values);
+    }
+
+    /** The first half of the values times the second, and the layer's norm (tasks/heads.py). */
+    product(values, layer) {
+      const units = values.length / 2;
+      const products = values.slice(0, units).map((value, i) => value * values[units + i]);
+      return layerNorm(products, units, ...this.part(`head.norm.${layer}`));
     }
 
     /** Inputs [T][I] -> {trace, memories, answers}; the answer after every step. */
