@@ -3,22 +3,21 @@
 // Products in the order MLP, last first; gates; q, k, v.
 constexpr int COLUMNS = MLP_BIAS + LAYERS * F;
 
-// Of eight numbers a lane, one after the other's sum over every eighth lane: lane / 4 says whose.
+// Of twice LEFT numbers a lane, the sums with the lane's so far away: half of them each.
+template <int LEFT>
+__device__ __forceinline__ void share_sums(float (&sums)[LEFT], const float (&x)[2 * LEFT], int lanes) {
+  const bool second = threadIdx.x & lanes;
+#pragma unroll
+  for (int i = 0; i < LEFT; i++) {
+    const float keep = second ? x[LEFT + i] : x[i], give = second ? x[i] : x[LEFT + i];
+    sums[i] = keep + exchange(give, lanes);
+  }
+}
+// Of eight numbers a lane, one of their sums over every fourth lane: lane / 4 says which.
 __device__ __forceinline__ float scattered_sum(const Run& x) {
-  const int lane = threadIdx.x % 32;
-  float four[4], two[2];
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    const float keep = lane & 16 ? x[4 + i] : x[i], give = lane & 16 ? x[i] : x[4 + i];
-    four[i] = keep + exchange(give, 16);
-  }
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const float keep = lane & 8 ? four[2 + i] : four[i], give = lane & 8 ? four[i] : four[2 + i];
-    two[i] = keep + exchange(give, 8);
-  }
-  const float keep = lane & 4 ? two[1] : two[0], give = lane & 4 ? two[0] : two[1];
-  return keep + exchange(give, 4);
+  float four[4], two[2], one[1];
+  share_sums(four, x, 16), share_sums(two, four, 8), share_sums(one, two, 4);
+  return one[0];
 }
 // Sums over the rows of a warp: gradients of biases and norms. `totals` are the warp's own, and each lane's place in them too:
 // no order of additions but one.
@@ -37,24 +36,11 @@ __device__ __forceinline__ void sum_slots(bf16* to, const Run& x, const Run& oth
     if (there) to[lane / 4] = (bf16)round2(sum, 0.f);
   } else if constexpr (N == 4) {
     float four[4], two[2];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const float keep = lane & 8 ? x[4 + i] : x[i], give = lane & 8 ? x[i] : x[4 + i];
-      four[i] = keep + exchange(give, 8);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const float keep = lane & 4 ? four[2 + i] : four[i], give = lane & 4 ? four[i] : four[2 + i];
-      two[i] = keep + exchange(give, 4);
-    }
+    share_sums(four, x, 8), share_sums(two, four, 4);
     if (there) *(unsigned*)(to + lane / 4 % 4 * 2) = round2(two[0], two[1]);
   } else if constexpr (N == 2) {
     float four[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const float keep = lane & 4 ? x[4 + i] : x[i], give = lane & 4 ? x[i] : x[4 + i];
-      four[i] = keep + exchange(give, 4);
-    }
+    share_sums(four, x, 4);
     if (there) *(Pair*)(to + lane / 4 % 2 * 4) = Pair{round2(four[0], four[1]), round2(four[2], four[3])};
   } else if (there) {
     *(Quad*)to = pack(x);
