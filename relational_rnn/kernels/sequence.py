@@ -14,6 +14,7 @@ from torch import Tensor
 from relational_rnn.kernels import nvrtc, wide
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Spec
+from relational_rnn.kernels.wide import MULTIPROCESSORS, SHARED_BYTES
 
 SIZES = (128, 256)  # of a slot; above, products are large enough to be launches of their own
 LAYERS = 5  # of the MLP, at most
@@ -115,7 +116,7 @@ class How(NamedTuple):
     DEPTH: int  # of the ring through which weights stream; 0: they stay
 
 
-MULTIPROCESSORS, SHARED_BYTES, CLUSTERS = 132, 227 * 1024, 15  # of an H200; clusters of 8 that fit at once
+CLUSTERS = 15  # of 8 programs, that an H200 runs at once
 MANY_ROWS = 32 * MULTIPROCESSORS  # above, tiles are large
 
 

@@ -49,7 +49,8 @@ def compiler_says(name: str, kind: nvrtc.Kind) -> str:
 
 def spilled(log: str) -> int:
     """Bytes of registers kept in memory."""
-    return sum(int(stores) for stores in re.findall(r"(\d+) bytes spill stores", log))
+    (stores,) = re.findall(r"(\d+) bytes spill stores", log)
+    return int(stores)
 
 
 THE_PAPERS = (256, 8, 8, 2, 2)  # features, slots, heads, layers, gates of N-th farthest

@@ -322,12 +322,15 @@ def test_the_kernels_on_the_gpu(name, clusters, groups, monkeypatch):
     arguments = examples(core, steps, batch, resetting="one episode" not in name)
     exact = run(core, "reference", torch.float64, *arguments)
     launched = []
-    monkeypatch.setattr(sequence, "forward", _recording(sequence.forward, launched))
+    monkeypatch.setattr(nvrtc, "launch", _recording(nvrtc.launch, launched))
     first = run(core, "triton", torch.float32, *arguments, autocast=torch.bfloat16)
     again = run(core, "triton", torch.float32, *arguments, autocast=torch.bfloat16)
     torchs = errors(run(core, "reference", torch.float32, *arguments, autocast=torch.bfloat16), exact)
     torch.use_deterministic_algorithms(False)
-    assert len(launched) == 2
+    assert sum(name.endswith("_forward") for name in launched) == 2
+    size = config["num_heads"] * config["head_size"]
+    fits = wide.wanted(size, config["head_size"], torch.device("cuda", 0))
+    assert ("wide_forward" in launched) == ("wide_backward" in launched) == fits
     ours = errors(first, exact)
     worse = {k: (error, torchs[k]) for k, error in ours.items() if not error < max(5e-3, 1.5 * torchs[k])}
     assert not worse, worse
@@ -335,10 +338,10 @@ def test_the_kernels_on_the_gpu(name, clusters, groups, monkeypatch):
         assert torch.equal(first[key], again[key]), key
 
 
-def _recording(function, launched):
-    def wrapper(*args, **kwargs):
-        launched.append(True)
-        return function(*args, **kwargs)
+def _recording(launch, launched):
+    def wrapper(compiled, name, *args):
+        launched.append(name)
+        launch(compiled, name, *args)
 
     return wrapper
 
