@@ -6,11 +6,16 @@ Shapes: T time, B batch, I the shape of one input (usually `(input_size,)`), O o
 from __future__ import annotations
 
 import math
+import numbers
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
+
+from relational_rnn.kernels import autocasts
+
+AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
 
 State: TypeAlias = "Tensor | tuple[State, ...]"
 
@@ -48,7 +53,9 @@ class RecurrentCore(nn.Module):
         raise NotImplementedError
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """One step: x `[B, *I]` -> (output `[B, *O]`, next state)."""
+        """One step: x `[B, *I]` -> (output `[B, *O]`, next state).
+
+        The two may share memory, as nn.LSTMCell's do (a copy would slow acting down); `forward`'s do not."""
         raise NotImplementedError
 
     def scan(self, x: Tensor, state: State, resets: Tensor | None) -> tuple[Tensor, State]:
@@ -60,9 +67,12 @@ class RecurrentCore(nn.Module):
                 state = select(resets[t], fresh, state)
             output, state = self.step(x[t], state)
             outputs.append(output)
-        if not outputs:
-            return x.new_empty(0, x.shape[1], *self.output_shape), state
-        return torch.stack(outputs), state
+        return torch.stack(outputs) if outputs else self._no_outputs(x), state
+
+    def _no_outputs(self, x: Tensor) -> Tensor:
+        """Of an x without steps or without sequences; as nn.LSTM's, with gradients, which are zero."""
+        touched = sum(part.sum() for part in (x, *self.parameters()) if part.requires_grad)
+        return x.new_empty(*x.shape[:2], *self.output_shape) + 0 * touched
 
     def scan_late(self, x: Tensor, begins: Tensor) -> tuple[Tensor, State]:
         """All steps of x `[T, B, *I]`, of which sample b begins with step `begins[b]`, in its initial state.
@@ -90,8 +100,8 @@ class RecurrentCore(nn.Module):
     # ------------------------------------------------------------------ layouts
 
     def _to_time_major(self, x, state, resets):
-        if not isinstance(x, Tensor):
-            raise ValueError(f"input must be a tensor or PackedSequence, got {type(x).__name__}")
+        if not _dense(x):
+            raise ValueError(f"input must be a tensor or PackedSequence, got {_kind(x)}")
         features = len(self.input_shape)
         batched = x.dim() == features + 2
         if x.dim() not in (features + 1, features + 2) or tuple(x.shape[-features:]) != self.input_shape:
@@ -120,8 +130,15 @@ class RecurrentCore(nn.Module):
             return
         if x.device != parameter.device:
             raise ValueError(f"input is on {x.device}; allowed: {parameter.device}, as the parameters are")
-        if x.dtype != parameter.dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype == parameter.dtype:
+            return
+        if not autocasts(x.device.type):
             raise ValueError(f"input has dtype {x.dtype}; allowed: {parameter.dtype}, that of the parameters")
+        if not {x.dtype, parameter.dtype} <= set(AUTOCAST):  # all that autocast casts
+            raise ValueError(
+                f"input has dtype {x.dtype}; allowed: {parameter.dtype}, that of the parameters, or under "
+                f"autocast any two of {', '.join(map(str, AUTOCAST))}"
+            )
 
     def _checked_state(self, state, batch_size, x):
         if state is None:
@@ -131,8 +148,8 @@ class RecurrentCore(nn.Module):
 
     def _check_step(self, x: Tensor, state: State) -> None:
         """What `forward` checks, for one step: torch's own LSTM reads past the end of a state too small."""
-        if not isinstance(x, Tensor):
-            raise ValueError(f"input of a step must be a tensor, got {type(x).__name__}")
+        if not _dense(x):
+            raise ValueError(f"input of a step must be a tensor, got {_kind(x)}")
         if tuple(x.shape[1:]) != self.input_shape:
             wanted = ", ".join(map(str, self.input_shape))
             raise ValueError(f"input of a step has shape {list(x.shape)}; allowed: [B, {wanted}]")
@@ -170,7 +187,10 @@ class RecurrentCore(nn.Module):
             raise ValueError("resets cannot be combined with a PackedSequence; pad the batch instead")
         data, sizes = packed.data, packed.batch_sizes.tolist()
         if tuple(data.shape[1:]) != self.input_shape:
-            raise ValueError(f"packed input has shape {list(data.shape)}; allowed: [sum, {self.input_shape}]")
+            wanted = ", ".join(map(str, self.input_shape))
+            raise ValueError(
+                f"packed input has shape {list(data.shape)}; allowed: [sum of lengths, {wanted}]"
+            )
         self._check_input(data)
         state = self._checked_state(state, sizes[0], data)
         if packed.sorted_indices is not None:
@@ -241,6 +261,14 @@ def select(mask: Tensor, chosen: State, otherwise: State) -> State:
     return zip_states(pick, chosen, otherwise)
 
 
+def _dense(x) -> bool:
+    return isinstance(x, Tensor) and x.layout == torch.strided and not x.is_nested
+
+
+def _kind(x) -> str:
+    return "one that is sparse or nested" if isinstance(x, Tensor) else type(x).__name__
+
+
 def _check_state(state, shapes, batch, device, name="state"):
     if isinstance(shapes, tuple):
         if not isinstance(state, tuple) or len(state) != len(shapes):
@@ -282,3 +310,16 @@ def require_sizes(**sizes) -> None:
     for name, value in sizes.items():
         whole = isinstance(value, int) and not isinstance(value, bool)
         require(whole and value >= 1, name, value, "an integer of at least 1")
+
+
+def require_numbers(**values) -> None:
+    """Each a real number; infinity is one, NaN and True are not."""
+    for name, value in values.items():
+        real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        require(real and not math.isnan(value), name, value, "a number, not NaN")
+
+
+def require_batch(batch_size) -> None:
+    """Of `initial_state`; what tracers take for an integer is one."""
+    whole = not isinstance(batch_size, bool | float | str | None)
+    require(whole and batch_size >= 0, "batch_size", batch_size, "an integer of at least 0")

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, select
+from relational_rnn.cores.base import (
+    RecurrentCore,
+    initialize_like_sonnet,
+    require,
+    require_batch,
+    require_numbers,
+    select,
+)
 from relational_rnn.cores.convolution import same_conv2d
 from relational_rnn.kernels import lstm as fused
 
@@ -58,6 +65,7 @@ class ConvLSTM(RecurrentCore):
         input_shape, kernel_size = tuple(input_shape), tuple(kernel_size)
         self.input_shape, self.output_shape = input_shape, (*input_shape[:2], output_channels)
         self.kernel_size, self.output_channels = kernel_size, output_channels
+        require_numbers(forget_bias=forget_bias)
         self.forget_bias = float(forget_bias)
         options = dict(bias=use_bias, device=device, dtype=dtype)
         self.input_conv = nn.Conv2d(input_shape[2], 4 * output_channels, kernel_size, **options)
@@ -68,6 +76,7 @@ class ConvLSTM(RecurrentCore):
         initialize_like_sonnet(self)
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
+        require_batch(batch_size)
         weight = self.hidden_conv.weight
         options = dict(device=weight.device if device is None else device, dtype=dtype or weight.dtype)
         zeros = torch.zeros(batch_size, *self.output_shape, **options)
@@ -82,7 +91,7 @@ class ConvLSTM(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
-            return x.new_empty(*x.shape[:2], *self.output_shape), state
+            return self._no_outputs(x), state
         if fused.takes(x, self.output_channels, self.layout):
             return self._scan_fused(x, state, resets)
         from_input = same_conv2d(x.flatten(0, 1), self.input_conv.weight, self.input_conv.bias)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from relational_rnn.cores.base import RecurrentCore, require_sizes
-from relational_rnn.cores.lstm import LSTM
+from relational_rnn.cores.lstm import LSTM, plain_cell
+from relational_rnn.kernels import transformed
 
 
 def lstm_step(layer: LSTM, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -17,9 +18,10 @@ def lstm_step(layer: LSTM, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Ten
     lstm = layer.lstm
     dtype = layer.computed_in(x.device.type)  # on a CPU autocast would leave the state wider than `scan` does
     hidden, cell = (part.to(dtype) for part in state)
-    return torch.lstm_cell(
-        x, (hidden, cell), lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0
-    )
+    weights = (lstm.weight_ih_l0, lstm.weight_hh_l0, lstm.bias_ih_l0, lstm.bias_hh_l0)
+    if transformed():
+        return plain_cell(x, hidden, cell, weights)
+    return torch.lstm_cell(x, (hidden, cell), *weights)
 
 
 class DeepLSTM(RecurrentCore):
@@ -63,6 +65,10 @@ class DeepLSTM(RecurrentCore):
         self.layers = nn.ModuleList(
             LSTM(width, hidden_size, forget_bias, device=device, dtype=dtype) for width in widths
         )
+
+    def reset_parameters(self) -> None:
+        for layer in self.layers:
+            layer.reset_parameters()
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
         return tuple(layer.initial_state(batch_size, device=device, dtype=dtype) for layer in self.layers)

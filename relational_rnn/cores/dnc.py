@@ -14,13 +14,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, map_state, require, require_sizes, select
+from relational_rnn.cores.base import (
+    RecurrentCore,
+    map_state,
+    require,
+    require_batch,
+    require_sizes,
+    select,
+)
 from relational_rnn.cores.deep_lstm import DeepLSTM, lstm_step
 from relational_rnn.cores.dnc_memory import Interface, Memory, access
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.kernels import dnc as kernels
 from relational_rnn.kernels import dnc_sequence as sequence
-from relational_rnn.kernels import transformed, why_not_triton
+from relational_rnn.kernels import no_autocast, transformed, why_not_triton
 
 CONTROLLERS = ("lstm", "feedforward")
 
@@ -87,7 +94,8 @@ class DNC(RecurrentCore):
             num_layers=num_layers,
         )
         require(controller in CONTROLLERS, "controller", controller, " or ".join(map(repr, CONTROLLERS)))
-        require(clip_value is None or clip_value > 0, "clip_value", clip_value, "a positive number or None")
+        limit = isinstance(clip_value, int | float) and not isinstance(clip_value, bool) and clip_value > 0
+        require(clip_value is None or limit, "clip_value", clip_value, "a positive number or None")
         self.memory_size, self.word_size = memory_size, word_size
         self.num_reads, self.num_writes, self.clip_value = num_reads, num_writes, clip_value
         self.input_shape, self.output_shape = (input_size,), (output_size,)
@@ -139,6 +147,7 @@ class DNC(RecurrentCore):
                 module.reset_parameters()
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
+        require_batch(batch_size)
         weight = self.interface.weight
         options = dict(device=weight.device if device is None else device, dtype=dtype or weight.dtype)
         slots, words, reads, writes = self.memory_size, self.word_size, self.num_reads, self.num_writes
@@ -151,18 +160,18 @@ class DNC(RecurrentCore):
 
     def step(self, x: Tensor, state):
         self._check_step(x, state)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device.type):
             features, state = self._step(x, state, self._access(x.device))
             return self._clip(self.output(features)), state
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0:
-            return x.new_empty(0, x.shape[1], *self.output_shape), state
+            return self._no_outputs(x), state
         if self._one_sequence(x):
             return self._scan_fused(x, state, resets)
         fresh = None if resets is None else self.initial_like(state)
         features, access = [], self._access(x.device)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device.type):
             for t in range(x.shape[0]):
                 if resets is not None:
                     state = select(resets[t], fresh, state)
@@ -191,7 +200,7 @@ class DNC(RecurrentCore):
             for part in (layer.lstm for layer in (self.controller.layers if deep else [self.controller]))
         ]
         interface = self.interface.weight, self.interface.bias
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device.type):
             features, (reads, *memory), cells = sequence.scan(
                 x.to(dtype),
                 [reads, *memory],

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require, require_sizes, select
+from relational_rnn.cores.base import RecurrentCore, require, require_batch, require_sizes, select
 from relational_rnn.cores.deep_lstm import lstm_step
 from relational_rnn.cores.lstm import LSTM
+from relational_rnn.kernels import no_autocast
 
 STYLES = ("lstm", "henaff")
 
@@ -103,6 +104,7 @@ class EntNet(RecurrentCore):
             self.slope.fill_(1.0)  # Henaff et al.: the non-linearity starts as the identity
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
+        require_batch(batch_size)
         options = dict(device=self.keys.device if device is None else device, dtype=dtype or self.keys.dtype)
         if self.style == "henaff":
             # a copy: whoever writes to a state must not write to the keys
@@ -124,7 +126,7 @@ class EntNet(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
-            return x.new_empty(x.shape[0], x.shape[1], *self.output_shape), state
+            return self._no_outputs(x), state
         if self.style == "henaff":
             return self._henaff_scan(x, state, resets)
         state = tuple(part.flatten(0, 1) for part in state)  # [B * J, F]
@@ -157,7 +159,7 @@ class EntNet(RecurrentCore):
         shape = (*x.shape[:2], self.num_cells)
         numbers = torch.eye(self.num_cells, dtype=x.dtype, device=x.device)
         both = torch.cat([x.unsqueeze(2).expand(*shape, -1), numbers.expand(*shape, -1)], dim=-1)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device.type):
             of_input, of_key = self.lstm.lstm.weight_ih_l0.split([self.input_size, self.cell_size], dim=1)
             weight = torch.cat([of_input, of_key @ self.keys.T], dim=1)
         return both.flatten(1, 2), weight

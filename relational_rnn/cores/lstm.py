@@ -12,7 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relational_rnn.cores.base import RecurrentCore, require_sizes, select
+from relational_rnn.cores.base import (
+    RecurrentCore,
+    require_batch,
+    require_numbers,
+    require_sizes,
+    select,
+)
+from relational_rnn.kernels import autocasts, no_autocast, transformed
 from relational_rnn.kernels import lstm as fused
 
 SHUT = 1e4  # a gate's input that makes it 0 exactly, in every type
@@ -22,6 +29,15 @@ ALIGNED = 8  # features: a GPU multiplies rows that do not begin at whole 16 byt
 def _missing(x: Tensor, more: int = 0) -> int:
     """Features of zeros to add to those of x and so many more."""
     return -(x.shape[-1] + more) % ALIGNED if x.is_cuda else 0
+
+
+def plain_cell(x: Tensor, hidden: Tensor, cell: Tensor, weights) -> tuple[Tensor, Tensor]:
+    """torch.lstm_cell -> (hidden, cell), by operators that torch.func's transforms know; that one is not."""
+    from_input, from_hidden, *biases = weights
+    gates = F.linear(x, from_input, biases[0]) + F.linear(hidden, from_hidden, biases[1])
+    i, f, j, o = gates.chunk(4, dim=-1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(j)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
 class Folded(NamedTuple):
@@ -56,6 +72,7 @@ class LSTM(RecurrentCore):
     ):
         super().__init__(batch_first=batch_first)
         require_sizes(input_size=input_size, hidden_size=hidden_size)
+        require_numbers(forget_bias=forget_bias)
         self.hidden_size, self.exact_cells = hidden_size, exact_cells
         self.forget_bias = float(forget_bias)
         self.input_shape, self.output_shape = (input_size,), (hidden_size,)
@@ -73,6 +90,7 @@ class LSTM(RecurrentCore):
         constant.requires_grad_(False)
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None) -> tuple[Tensor, Tensor]:
+        require_batch(batch_size)
         weight = self.lstm.weight_hh_l0
         device = weight.device if device is None else device
         zeros = torch.zeros(batch_size, self.hidden_size, device=device, dtype=dtype or weight.dtype)
@@ -104,14 +122,14 @@ class LSTM(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
-            return x.new_empty(x.shape[0], x.shape[1], self.hidden_size), state
+            return self._no_outputs(x), state
         would_round = self.exact_cells and self.computed_in(x.device.type).itemsize == 2
         if (resets is not None or would_round) and fused.takes(x, self.hidden_size):
             return self._scan_fused(x, state, resets, self._fold())
         if resets is None:
             return self._run(x, state)
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
-            return super().scan(x, state, resets)  # where to cut is not known while a graph is captured
+        if _unknown(resets):
+            return super().scan(x, state, resets)
         fresh = self.initial_like(state)
         cuts = resets.any(dim=1).nonzero().flatten().tolist()
         outputs = []
@@ -126,7 +144,7 @@ class LSTM(RecurrentCore):
     def _scan_fused(self, x: Tensor, state, resets: Tensor | None, folded: Folded):
         hidden, cell = state
         dtype = folded.bias.dtype
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device.type):
             x = F.pad(x, (0, folded.from_input.shape[1] - x.shape[-1])).to(dtype)
             inputs = F.linear(x, folded.from_input, folded.bias)
             output, hidden, cell = fused.scan(inputs, hidden.to(dtype), cell, folded.from_hidden, resets)
@@ -141,6 +159,7 @@ class LSTM(RecurrentCore):
         shuts = torch.zeros_like(weight[:, :1])
         shuts[: self.hidden_size] = -SHUT  # torch's order: i, f, g, o
         absent = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) < begins
+        x = x.masked_fill(absent.unsqueeze(-1), 0)  # NaN or a large number would open them again
         # with zeros behind it, in one copy, for what _run would add
         absent = F.pad(absent.unsqueeze(-1).to(x.dtype), (0, _missing(x, 1)))
         weight = torch.cat([weight, F.pad(shuts, (0, absent.shape[-1] - 1))], dim=1)
@@ -150,7 +169,7 @@ class LSTM(RecurrentCore):
     def computed_in(self, device_type: str) -> torch.dtype:
         """Its parameters' dtype, or autocast's, which leaves float64 alone as torch does."""
         dtype = self.lstm.weight_hh_l0.dtype
-        if torch.is_autocast_enabled(device_type) and dtype != torch.float64:
+        if autocasts(device_type) and dtype != torch.float64:
             return torch.get_autocast_dtype(device_type)
         return dtype
 
@@ -170,11 +189,28 @@ class LSTM(RecurrentCore):
             parts = flat.split([weight.numel() for weight in weights])
             weights = [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
         hidden, cell = (part.to(dtype).unsqueeze(0).contiguous() for part in state)
-        with torch.autocast(kind, enabled=False):
+        if transformed():
+            return self._step_by_step(x.to(dtype), hidden[0], cell[0], weights)
+        with no_autocast(kind):
             output, hidden, cell = torch.lstm(
                 x.to(dtype), (hidden, cell), weights, True, 1, 0.0, self.training, False, False
             )
         return output, (hidden[0], cell[0])
 
+    @staticmethod
+    def _step_by_step(x: Tensor, hidden: Tensor, cell: Tensor, weights):
+        outputs = []
+        with no_autocast(x.device.type):
+            for now in x:
+                hidden, cell = plain_cell(now, hidden, cell, weights)
+                outputs.append(hidden)
+        return torch.stack(outputs), (hidden, cell)
+
     def extra_repr(self) -> str:
         return f"input_size={self.input_size}, hidden_size={self.hidden_size}, forget_bias={self.forget_bias}"
+
+
+def _unknown(resets: Tensor) -> bool:
+    """Whether their values cannot be read, so that nobody knows where to cut."""
+    capturing = resets.is_cuda and torch.cuda.is_current_stream_capturing()
+    return capturing or resets.is_meta or transformed() or torch.compiler.is_exporting()

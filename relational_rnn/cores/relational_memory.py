@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from relational_rnn.cores.base import RecurrentCore, initialize_like_sonnet, require, require_sizes
+from relational_rnn.cores.base import (
+    RecurrentCore,
+    initialize_like_sonnet,
+    require,
+    require_batch,
+    require_numbers,
+    require_sizes,
+)
 from relational_rnn.kernels import op, reference
 from relational_rnn.kernels.folding import Folded, fold
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
@@ -88,6 +95,7 @@ class RelationalMemory(RecurrentCore):
             input_rows=1 if input_rows is None else input_rows,
         )
         require_sizes(**sizes)
+        require_numbers(forget_bias=forget_bias, input_bias=input_bias)
         require(gate_style in GATE_STYLES, "gate_style", gate_style, "'unit', 'memory' or None")
         require(backend in BACKENDS, "backend", backend, "'auto', 'reference', 'torch' or 'triton'")
         require(
@@ -131,6 +139,7 @@ class RelationalMemory(RecurrentCore):
 
     def initial_state(self, batch_size: int, *, device=None, dtype=None):
         """Rows of the identity matrix, padded with zeros or cut to F columns, so that slots differ."""
+        require_batch(batch_size)
         weight = self.input_projection.weight
         options = dict(device=weight.device if device is None else device, dtype=dtype or weight.dtype)
         memory = torch.eye(self.mem_slots, self.slot_size, **options).expand(batch_size, -1, -1).contiguous()
@@ -172,9 +181,10 @@ class RelationalMemory(RecurrentCore):
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
             return super().scan(x, state, resets)
+        if x.shape[0] == 0:
+            return self._no_outputs(x), state
         memories, _ = self._scan(x, state, resets)
-        last = memories[-1].clone() if x.shape[0] else state  # else what is written to one changes the other
-        return memories.flatten(2), last
+        return memories.flatten(2), memories[-1].clone()  # else what is written to one changes the other
 
     def forward(
         self,

@@ -31,7 +31,11 @@ def load_sonnet(core: RecurrentCore, variables: Mapping[str, object], scope: str
     takes what is under it and leaves the others. Raises ValueError, before anything is changed, that names
     every variable that is missing, unused or of the wrong shape.
     """
+    names = list(variables) if isinstance(variables, Mapping) else type(variables).__name__
+    named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    require(named, "variables", names, "a mapping from names to arrays")
     given = {re.sub(r":0$", "", name): value for name, value in variables.items()}
+    require(len(given) == len(variables), "variables", names, "each once, with or without :0")
     if scope is not None:
         given = _under(scope, given)
     wanted = _wanted(core, given)
@@ -81,7 +85,7 @@ def _real(name: str, value: object) -> Tensor:
         if array.dtype.kind not in "fiu":
             raise ValueError(f"{name} has values of type {array.dtype}; allowed: real numbers")
         value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
-    if value.is_complex():
+    if value.is_complex() or value.dtype == torch.bool:
         raise ValueError(f"{name} has dtype {value.dtype}; allowed: real numbers")
     return value
 

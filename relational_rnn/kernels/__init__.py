@@ -20,6 +20,16 @@ def why_not_triton(x: Tensor) -> str | None:
     return None
 
 
+def autocasts(kind: str) -> bool:
+    """Whether autocast is on for such devices; of the meta device torch cannot be asked."""
+    return kind != "meta" and torch.is_autocast_enabled(kind)
+
+
+def no_autocast(kind: str) -> torch.autocast:
+    """Without autocast on such devices."""
+    return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
+
+
 def transformed() -> bool:
     """Whether a torch.func transform such as vmap is active: hand-written backward passes know none."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relational_rnn.kernels import autocasts, no_autocast
 from relational_rnn.kernels.recurrence import Parameters
 from relational_rnn.kernels.reference import Spec, Weights
 
@@ -21,7 +22,7 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 def compute_dtype(weight: Tensor) -> torch.dtype:
     """The dtype matrices are multiplied in: autocast's where it is on, but float64, as in torch."""
     kind = weight.device.type
-    casts = torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
+    casts = autocasts(kind) and weight.dtype != torch.float64
     return torch.get_autocast_dtype(kind) if casts else weight.dtype
 
 
@@ -44,7 +45,7 @@ class Folded(NamedTuple):
     def of_input(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [T, B, input_size] -> the input's queries, keys and values [T, B, Q], and its share of gates."""
         kind, first = self.qkv[0].dtype, self.projection or self.qkv
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device.type):
             x = x.to(kind).contiguous()  # or torch would add a bias in a kernel of its own
             if missing := first[0].shape[1] - x.shape[-1]:
                 x = F.pad(x, (0, missing))
@@ -87,7 +88,7 @@ def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows
     block = weights.blocks[0]
     gate_weight = [] if weights.gate_weight is None else [weights.gate_weight]
     state_dtype = torch.float32 if qkv.weight.dtype in LOW_PRECISION else qkv.weight.dtype
-    with torch.autocast(qkv.weight.device.type, enabled=False):
+    with no_autocast(qkv.weight.device.type):
         return Folded(
             rows,
             None if narrow else (for_input(projection.weight), projection.bias.to(kind)),

@@ -70,7 +70,7 @@ def scan(
     -> (hidden states [T, R, O] in `hidden`'s dtype, the last of them, the last cells [R, O] in `cell`'s)
     """
     output, last = Recurrence.apply(from_input, hidden, cell, weight, resets, layout)
-    return output, output[-1], last
+    return output, output[-1].clone(), last  # else what is written to one changes the other
 
 
 class Recurrence(torch.autograd.Function):

@@ -1,6 +1,7 @@
 """What every core must do, whichever it is."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -64,6 +65,49 @@ def test_a_step_refuses_an_input_that_forward_refuses(core):
 
 
 @every_core
+@pytest.mark.parametrize("dtype", [torch.float64, torch.long, torch.bool, torch.complex64])
+def test_autocast_excuses_no_input_that_it_does_not_cast(core, dtype):
+    x, state = torch.ones(3, 2, *core.input_shape, dtype=dtype), core.initial_state(2)
+    calls = (
+        lambda: core(x),
+        lambda: core.step(x[0], state),
+        lambda: core(pack_sequence([x[:, 0], x[:2, 1]])),
+    )
+    for call in calls:
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(ValueError, match=f"input has dtype {dtype}; allowed: torch.float32, .*bfloat16"),
+        ):
+            call()
+
+
+@every_core
+def test_a_sparse_or_nested_input_is_refused(core):
+    x = torch.randn(3, 2, *core.input_shape)
+    for wrong in (x.to_sparse(), torch.nested.nested_tensor([x[0], x[1]], layout=torch.jagged)):
+        with pytest.raises(ValueError, match="input must be a tensor or PackedSequence, got one that is"):
+            core(wrong)
+    with pytest.raises(
+        ValueError, match="input of a step must be a tensor, got one that is sparse or nested"
+    ):
+        core.step(x[0].to_sparse(), core.initial_state(2))
+
+
+@every_core
+@pytest.mark.parametrize("size", [-1, 2.0, "2", None, True])
+def test_a_batch_size_that_is_none_is_named(core, size):
+    with pytest.raises(ValueError, match=f"batch_size={size!r} .*: an integer of at least 0"):
+        core.initial_state(size)
+
+
+@every_core
+def test_a_packed_input_of_another_size_is_named(core):
+    wanted = ", ".join(map(str, core.input_shape))
+    with pytest.raises(ValueError, match=rf"\[4, 9\]; allowed: \[sum of lengths, {wanted}\]"):
+        core(pack_sequence([torch.randn(4, 9)]))
+
+
+@every_core
 def test_a_state_of_another_precision_is_cast(core):
     x = torch.randn(2, *core.input_shape)
     state = core.initial_state(2)
@@ -115,6 +159,60 @@ def test_what_is_written_to_a_state_changes_nothing_else(core):
 
 
 @every_core
+@pytest.mark.parametrize(("time", "batch"), [(0, 2), (3, 0), (0, 0)])
+def test_empty_outputs_have_gradients_of_zero(core, time, batch):
+    core, x = copy.deepcopy(core), torch.randn(time, batch, *core.input_shape, requires_grad=True)
+    for resets in (None, torch.ones(time, batch, dtype=torch.bool)):
+        output, _ = core(x, resets=resets)
+        assert output.shape == (time, batch, *core.output_shape)
+        output.sum().backward()
+    assert x.grad.shape == x.shape
+    assert all(not p.grad.any() for p in core.parameters() if p.requires_grad)
+
+
+@every_core
+def test_shapes_on_the_meta_device(core):
+    core = copy.deepcopy(core).to("meta")
+    x, resets = torch.randn(3, 2, *core.input_shape, device="meta"), torch.ones(3, 2, device="meta").bool()
+    for output, state in (core(x), core(x, resets=resets), core.step(x[0], core.initial_state(2))):
+        assert output.shape[-1 - len(core.output_shape) :] == (2, *core.output_shape)
+        assert {part.device.type for part in flat((output, state))} == {"meta"}
+
+
+@pytest.mark.parametrize("name", [name for name in CORES if "torch" not in name])
+def test_vmap_over_inputs_resets_and_weights(name):
+    """And gradients sample by sample."""
+    torch.manual_seed(0)
+    core, other = CORES[name](), CORES[name]()
+    xs, resets = torch.randn(2, 4, 3, *core.input_shape), torch.rand(2, 4, 3) < 0.4
+    ours = torch.func.vmap(lambda x, r: core(x, resets=r)[0])(xs, resets)
+    torch.testing.assert_close(
+        ours, torch.stack([core(x, resets=r)[0] for x, r in zip(xs, resets, strict=True)])
+    )
+    weights, _ = torch.func.stack_module_state([core, other])
+    ours = torch.func.vmap(lambda w: torch.func.functional_call(core, w, (xs[0],))[0])(weights)
+    torch.testing.assert_close(ours, torch.stack([core(xs[0])[0], other(xs[0])[0]]))
+
+    def loss(weights, x):
+        return torch.func.functional_call(core, weights, (x.unsqueeze(1),))[0].sin().sum()
+
+    own = {name: parameter.detach() for name, parameter in core.named_parameters()}
+    found = torch.func.vmap(torch.func.grad(loss), (None, 1))(own, xs[0])
+    core(xs[0])[0].sin().sum().backward()
+    for key, parameter in core.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(found[key].sum(0), parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CORES if name != "dnc"])  # as the others, but slow
+def test_torch_export_with_resets(name):
+    core = CORES[name]()
+    x, one, other = torch.randn(3, 2, *core.input_shape), *(torch.rand(2, 3, 2) < 0.4)
+    program = torch.export.export(core, (x,), dict(resets=one))
+    torch.testing.assert_close(program.module()(x, resets=other)[0], core(x, resets=other)[0])
+
+
+@every_core
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_samples_that_begin_late(core, dtype):
     """Each gives what it gives by itself, and so do the weights' gradients."""
@@ -139,6 +237,44 @@ def test_samples_that_begin_late(core, dtype):
     else:  # of 8 bits, which sums over samples in another order round otherwise: all of them together
         ours, alone = (torch.cat([g.double().flatten() for g in gradients]) for gradients in (ours, alone))
         assert (ours - alone).norm() < 0.05 * alone.norm()
+
+
+@every_core
+@pytest.mark.parametrize("value", [1e6, math.inf, math.nan])
+def test_what_comes_before_a_late_beginning_does_not_matter(core, value):
+    x, begins = torch.randn(5, 3, *core.input_shape), torch.tensor([0, 2, 4])
+    before = torch.arange(5).unsqueeze(-1) < begins
+    wanted, state = core.scan_late(x, begins)
+    x[before] = value
+    found, other = core.scan_late(x, begins)
+    torch.testing.assert_close(found[~before], wanted[~before])
+    for ours, theirs in zip(flat(other), flat(state), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@every_core
+def test_parameters_made_on_the_meta_device_can_be_started_later(core):
+    torch.manual_seed(0)
+    later = copy.deepcopy(core).to("meta").to_empty(device="cpu")
+    later.reset_parameters()
+    x = torch.randn(3, 2, *core.input_shape)
+    assert later(x)[0].isfinite().all()
+    later.load_state_dict(core.state_dict())
+    torch.testing.assert_close(later(x)[0], core(x)[0])
+
+
+@pytest.mark.parametrize("bias", ["1", None, math.nan, [1.0], True])
+def test_a_forget_bias_that_is_no_number_is_named(bias):
+    makers = (
+        lambda: RelationalMemory(3, 2, 4, forget_bias=bias),
+        lambda: LSTM(3, 4, bias),
+        lambda: DeepLSTM(3, 4, forget_bias=bias),
+        lambda: EntNet(3, 2, 4, forget_bias=bias),
+        lambda: ConvLSTM((3, 4, 2), 3, 2, bias),
+    )
+    for make in makers:
+        with pytest.raises(ValueError, match=r"forget_bias=.* is not allowed; allowed: a number, not NaN"):
+            make()
 
 
 @every_core

@@ -232,8 +232,9 @@ def test_bad_arguments():
         DNC(3, 4, controller="gru")
     with pytest.raises(ValueError, match="memory_size=0"):
         DNC(3, 4, 0)
-    with pytest.raises(ValueError, match="clip_value=-1"):
-        DNC(3, 4, clip_value=-1)
+    for limit in (-1, 0, "20", [1], True, float("nan")):
+        with pytest.raises(ValueError, match=r"clip_value=.*; allowed: a positive number or None"):
+            DNC(3, 4, clip_value=limit)
     core = DNC(3, 4)
     with pytest.raises(ValueError, match="tuple of 8"):
         core(torch.zeros(1, 2, 3), core.initial_state(2)[:3])

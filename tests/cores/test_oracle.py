@@ -178,6 +178,21 @@ class TestLoadSonnetRefuses:
         with pytest.raises(ValueError, match=r"linear/b has values of type .*; allowed: real numbers"):
             load_sonnet(self.core(), given)
 
+    def test_a_tensor_of_truths(self):
+        given = self.variables() | {"linear/b": torch.ones(12, dtype=torch.bool)}
+        with pytest.raises(ValueError, match=r"linear/b has dtype torch.bool; allowed: real numbers"):
+            load_sonnet(self.core(), given)
+
+    @pytest.mark.parametrize("given", [None, [], "linear/w", {1: np.ones(3)}])
+    def test_what_is_no_mapping_from_names(self, given):
+        with pytest.raises(ValueError, match=r"variables=.*; allowed: a mapping from names to arrays"):
+            load_sonnet(self.core(), given)
+
+    def test_a_variable_given_twice(self):
+        given = self.variables()
+        with pytest.raises(ValueError, match="each once, with or without :0"):
+            load_sonnet(self.core(), given | {"linear/b:0": given["linear/b"] + 1})
+
     def test_a_scope_with_nothing_under_it(self):
         given = {f"core/{name}": value for name, value in self.variables().items()}
         with pytest.raises(ValueError, match=r"scope='cor' is not allowed; .* begin with core"):
