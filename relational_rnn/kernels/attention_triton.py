@@ -36,7 +36,7 @@ def attend_kernel(
     batch, scale,
     N: tl.constexpr, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, SQ: tl.constexpr, SF: tl.constexpr,
     SI: tl.constexpr, EPS: tl.constexpr, S: tl.constexpr, NP: tl.constexpr, HP: tl.constexpr,
-    KP: tl.constexpr, VP: tl.constexpr,
+    KP: tl.constexpr, VP: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
     D: tl.constexpr = 2 * K + V
     F: tl.constexpr = H * V
@@ -68,15 +68,17 @@ def attend_kernel(
     read = _load(p_in, other + 2 * K + i_v, m_x)
     peak = tl.sum(q * _load(p_in, other + K + i_k, m_q), axis=3)  # [S, NP, HP]
     total = tl.full([S, NP, HP], 1.0, tl.float32)
-    for j in tl.static_range(N):
-        other = (i_b * N + j + i_n * 0) * SQ
-        logit = tl.sum(q * _load(p_qkv, other + K + i_k, m_q), axis=3)
-        v = _load(p_qkv, other + 2 * K + i_v, m_x)
-        higher = tl.maximum(peak, logit)
-        old, new = tl.exp(peak - higher), tl.exp(logit - higher)
-        total = total * old + new
-        read = read * old[:, :, :, None] + new[:, :, :, None] * v
-        peak = higher
+    for i_first in range(0, N, STRIDE):  # STRIDE slots at a time, unrolled
+        for i_next in tl.static_range(STRIDE):
+            j = i_first + i_next
+            other = (i_b * N + j + i_n * 0) * SQ
+            logit = tl.sum(q * _load(p_qkv, other + K + i_k, m_q), axis=3)
+            v = _load(p_qkv, other + 2 * K + i_v, m_x)
+            higher = tl.maximum(peak, logit)
+            old, new = tl.exp(peak - higher), tl.exp(logit - higher)
+            total = total * old + new
+            read = read * old[:, :, :, None] + new[:, :, :, None] * v
+            peak = higher
     read = read / total[:, :, :, None] * _load(p_weight, 2 * K + r_v, m_x) + _load(p_shift, 2 * K + r_v, m_x)
     read = read.to(kind)
     tl.store(p_read + row * SF + i_f, read, mask=m_x)
@@ -94,7 +96,7 @@ def attend_kernel(
 def attention_backward_kernel(
     p_qkv, p_in, p_read, p_total, p_d_read, p_d_qkv, p_d_in, p_weight, p_shift, scale,
     N: tl.constexpr, H: tl.constexpr, K: tl.constexpr, V: tl.constexpr, SQ: tl.constexpr, SF: tl.constexpr,
-    SI: tl.constexpr, NP: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
+    SI: tl.constexpr, NP: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr, STRIDE: tl.constexpr,
 ):  # fmt: skip
     """One head of one sample, in one warp: from the gradient of what was read to those of q, k and v."""
     D: tl.constexpr = 2 * K + V
@@ -126,14 +128,16 @@ def attention_backward_kernel(
     tl.store(p_d_in + c_k, tl.zeros([KP], tl.float32), mask=c_k < K)
     tl.store(p_d_in + K + c_k, tl.sum(tl.where(m_q, d_logit[:, None] * own_q, 0.0), axis=0), mask=c_k < K)
     tl.store(p_d_in + 2 * K + c_v, tl.sum(tl.where(m_x, share[:, None] * d_read, 0.0), axis=0), mask=c_v < V)
-    for j in tl.static_range(N):
-        base = (sample * N + j) * SQ
-        k, v = _load(p_qkv, base + K + i_k, m_q), _load(p_qkv, base + 2 * K + i_v, m_x)
-        share = tl.exp(tl.sum(q * k, axis=1) - softsum)
-        d_logit = share * (tl.sum(d_value * v, axis=1) - inner)
-        d_q += d_logit[:, None] * k
-        d_k = tl.sum(tl.where(m_q, d_logit[:, None] * own_q, 0.0), axis=0)
-        d_v = tl.sum(tl.where(m_x, share[:, None] * d_read, 0.0), axis=0)
-        tl.store(p_d_qkv + base + head * D + K + c_k, d_k, mask=c_k < K)
-        tl.store(p_d_qkv + base + head * D + 2 * K + c_v, d_v, mask=c_v < V)
+    for i_first in range(0, N, STRIDE):
+        for i_next in tl.static_range(STRIDE):
+            j = i_first + i_next
+            base = (sample * N + j) * SQ
+            k, v = _load(p_qkv, base + K + i_k, m_q), _load(p_qkv, base + 2 * K + i_v, m_x)
+            share = tl.exp(tl.sum(q * k, axis=1) - softsum)
+            d_logit = share * (tl.sum(d_value * v, axis=1) - inner)
+            d_q += d_logit[:, None] * k
+            d_k = tl.sum(tl.where(m_q, d_logit[:, None] * own_q, 0.0), axis=0)
+            d_v = tl.sum(tl.where(m_x, share[:, None] * d_read, 0.0), axis=0)
+            tl.store(p_d_qkv + base + head * D + K + c_k, d_k, mask=c_k < K)
+            tl.store(p_d_qkv + base + head * D + 2 * K + c_v, d_v, mask=c_v < V)
     tl.store(p_d_qkv + row * SQ + i_k, d_q * _load(p_weight, K + i_k, m_q) * scale, mask=m_q)

@@ -39,6 +39,7 @@ from relational_rnn.kernels.rows_torch import EPSILON
 
 TILE, WIDE_TILE = 1024, 2048  # elements of a tile of rows; of rows of 1024 features and more
 SAMPLE_TILE = 1024  # elements of a tile of samples, where one sample is not more
+UNROLLED = 4096  # elements of a tile up to which loops over slots are unrolled; more compile for minutes
 PROGRAMS = 528  # of a kernel that sums columns: 4 for each of an H200's multiprocessors
 
 
@@ -186,9 +187,15 @@ def _samples(memory: Tensor, inputs: Inputs, p, spec) -> tuple[int, dict]:
     elements = padded_sizes["NP"] * padded_sizes["HP"] * max(padded_sizes["KP"], padded_sizes["VP"])
     samples = max(1, min(power(batch), SAMPLE_TILE // elements))
     sizes = dict(N=slots, H=spec.num_heads, K=spec.key_size, V=spec.head_size, EPS=EPSILON, S=samples)
+    sizes |= dict(STRIDE=_stride(slots, elements))
     widths = dict(SQ=p.qkv_weight.shape[0], SF=p.qkv_weight.shape[1], SI=inputs.normed.shape[-1])
     warps = max(1, min(8, samples * elements // 256))  # a row to a warp, 16 bytes to a thread
     return triton.cdiv(batch, samples), sizes | widths | padded_sizes | dict(num_warps=warps)
+
+
+def _stride(slots: int, elements: int) -> int:
+    """Slots that one round of a loop over them takes, of a tile of so many elements."""
+    return slots if elements <= UNROLLED else 1
 
 
 def _row_sizes(memory: Tensor, gates_in: Tensor | None, p, spec) -> tuple[int, int, dict]:
@@ -266,11 +273,11 @@ def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delt
         N=slots, K=spec.key_size, V=spec.head_size, SQ=features, SF=width, SI=inputs.normed.shape[-1]
     )
     sizes |= dict(KP=power(spec.key_size), VP=power(spec.head_size))
-    widest = power(max(spec.key_size, spec.head_size))
+    tile = power(slots) * power(max(spec.key_size, spec.head_size))
     attention_backward_kernel[(batch, spec.num_heads)](
         now.qkv, inputs.normed[t], read, total, delta.attended, delta.qkv, inputs.gradient[t],
         p.qkv_norm_weight, p.qkv_norm_bias, spec.scale, H=spec.num_heads, NP=power(slots),
-        num_warps=max(1, min(8, power(slots) * widest // 512)), **sizes,
+        STRIDE=_stride(slots, tile), num_warps=max(1, min(8, tile // 512)), **sizes,
     )  # fmt: skip
     tiles, sizes = _tiles(rows, p.qkv_bias.shape[0])
     norm_backward_kernel[(_programs(tiles),)](

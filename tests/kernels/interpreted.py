@@ -38,6 +38,17 @@ def main() -> int:
             worst = max(found, key=found.get)
             print(f"{name}, {steps} steps of {batch}: worst {worst} {found[worst]:.1e}")
             failures += not found[worst] < 1e-5
+    # wide tiles: loops over slots that are not unrolled
+    from relational_rnn.kernels import rows_triton
+
+    unrolled, rows_triton.UNROLLED = rows_triton.UNROLLED, 0
+    core = build(CASES["memory gates, odd sizes"])
+    arguments = examples(core, 3, 2, resetting=True)
+    exact = run(core, "reference", torch.float64, *arguments)
+    found = errors(run(core, "triton", torch.float32, *arguments), exact)
+    print(f"a loop over slots: worst {max(found.values()):.1e}")
+    failures += not max(found.values()) < 1e-5
+    rows_triton.UNROLLED = unrolled
     # 16-bit operands and buffers wider than their contents; bfloat16 is not exact in the interpreter
     core = build(dict(mem_slots=3, head_size=5, num_heads=3))
     arguments = examples(core, 4, 3, resetting=True)
