@@ -258,7 +258,8 @@ class AgentProblem(Agent):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         super().load_state(state)
-        rollout.load_(self.carry, state)
+        if getattr(self.env, "resumes", True):  # Gymnasium's are not in the checkpoint: new ones begin
+            rollout.load_(self.carry, state)
         if self.shares > 1:
             self.part.copy_(state["part"])
             if self.part:

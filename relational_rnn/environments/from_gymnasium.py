@@ -35,9 +35,11 @@ class GymnasiumGames:
     `vector_of("CartPole-v1")` does. Observations are `[C, h, w]`, or `[h, w, C]` with `channels_last`; bytes
     are divided by 255. A vector of n numbers is n planes of one cell.
 
-    Unlike the games of this package these are not values: a state does not hold the game, so a run cannot be
-    resumed in the middle of its episodes (with actors on Ray it never is), and only the newest one goes on.
+    Unlike the games of this package these are not values: a state does not hold the game, so a run that is
+    resumed begins new ones (`resumes`), as with actors on Ray, and only the newest state goes on.
     """
+
+    resumes = False
 
     def __init__(
         self,

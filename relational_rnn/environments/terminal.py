@@ -228,13 +228,16 @@ def _write_mp4(path: Path, frames: list[np.ndarray], frames_per_second: int) -> 
     from matplotlib.animation import FFMpegWriter
     from matplotlib.figure import Figure
 
+    # H.264 wants even sides, so the last row or column of an odd one comes twice. A pixel is an inch: at 100 to
+    # the inch some sizes are rounded down, and pictures squeezed into that.
+    frames = [np.pad(f, [(0, f.shape[0] % 2), (0, f.shape[1] % 2), (0, 0)], mode="edge") for f in frames]
     height, width = frames[0].shape[:2]
-    figure = Figure(figsize=(width / 100, height / 100), dpi=100)
+    figure = Figure(figsize=(width, height), dpi=1)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.axis("off")
     shown = axes.imshow(frames[0])
     writer = FFMpegWriter(fps=frames_per_second)
-    with writer.saving(figure, str(path), dpi=100):
+    with writer.saving(figure, str(path), dpi=1):
         for frame in frames:
             shown.set_data(frame)
             writer.grab_frame()

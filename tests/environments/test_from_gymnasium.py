@@ -91,6 +91,19 @@ def test_no_step_is_lost_to_the_memory_for_an_unroll():
     assert_one_game_follows_itself(agent.stored)
 
 
+def test_a_resumed_run_begins_new_games():
+    """The old ones are not in the checkpoint: what they showed last must not be taken for the new ones."""
+    before, after = cart_pole_agent(), cart_pole_agent()
+    before.act()
+    after.load_state(before.state())
+    after.generators["games"].set_state(before.generators["games"].get_state())
+    unroll = after.act()
+    assert unroll.first[0].all()
+    assert (unroll.episode_lengths[0] == 1).all()
+    assert_one_game_follows_itself(unroll)
+    assert after.frames == 2 * before.frames
+
+
 def test_bytes_and_channels_last():
     class Pictures(gymnasium.vector.VectorEnv):
         metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}  # noqa: RUF012

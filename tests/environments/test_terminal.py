@@ -5,13 +5,14 @@ import os
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
 
 from relational_rnn.environments import BoxWorld
-from relational_rnn.environments.terminal import _keyboard, play, record
+from relational_rnn.environments.terminal import GAMES, _keyboard, play, record
 from tests.environments.reference_box_world import read, solve
 
 NAMES = ["up", "down", "left", "right"]
@@ -131,6 +132,23 @@ def test_a_policy_is_given_what_an_agent_gets(tmp_path):
 def test_mp4(tmp_path):
     record("box-world", tmp_path / "film.mp4", max_frames=5)
     assert (tmp_path / "film.mp4").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("game", "cell_pixels"), [("mini-pacman", 24), ("box-world", 7)])
+def test_a_video_is_given_the_pictures_as_they_are(game, cell_pixels, tmp_path, monkeypatch):
+    """Pixel by pixel; an odd side, which H.264 does not take, has its last row or column twice."""
+    encoder = tmp_path / "ffmpeg"  # keeps what it is given
+    encoder.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/given\ncat > {tmp_path}/pixels\n')
+    encoder.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    record(game, tmp_path / "film.mp4", seed=2, max_frames=1, cell_pixels=cell_pixels)
+    env = GAMES[game]()
+    picture = env.render(env.reset(1, torch.Generator().manual_seed(2)), 0, cell_pixels)
+    picture = np.pad(picture, [(0, picture.shape[0] % 2), (0, picture.shape[1] % 2), (0, 0)], mode="edge")
+    height, width = picture.shape[:2]
+    assert f"-s {width}x{height}" in (tmp_path / "given").read_text()
+    pixels = np.fromfile(tmp_path / "pixels", np.uint8).reshape(height, width, 4)
+    np.testing.assert_array_equal(pixels[..., :3], picture)
 
 
 def test_errors_name_the_value(tmp_path):
