@@ -9,7 +9,7 @@ from relational_rnn.analysis.claims import CLAIMS, Claim
 from relational_rnn.analysis.report import markdown as markdown_table
 from relational_rnn.analysis.report_rows import number, paper_number
 from relational_rnn.analysis.results_make import best, differences
-from relational_rnn.experiments import load_experiment
+from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.experiments.sections import SECTIONS
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.progress import duration
@@ -22,22 +22,21 @@ def read_progress(path: Path) -> dict:
     """How far a run is: {"status": "not run"}, or "stopped" or "finished" with its steps and time."""
     if not (path / "config.json").exists():  # not begun, or only just by another process
         return {"status": "not run"}
-    run = RunFolder.open(path)
-    described, records = run.config(), run.metrics()
-    training = described["config"]["training"]
-    steps = training["steps"]
+    run, _, config = open_run(path)
+    records, training = run.metrics(), config.training
+    steps = training.steps
     # The checkpoint is the last thing a run writes; without it the last record may be made again.
-    finished = run.checkpoint_path(steps).exists()
+    finished = run.is_finished(steps)
     step = max([record["step"] for record in records[-1:]] + run.checkpoint_steps(), default=0)
     session = (run.sessions() or [{}])[-1]
     return {
         "status": "finished" if finished else "stopped",
         "run": path.name,
-        "preset": described["preset"],
-        "seed": training["seed"],
+        "preset": run.config()["preset"],
+        "seed": training.seed,
         "step": step,
         "steps": steps,
-        "seconds": records[-1]["seconds"] if records else 0.0,
+        "seconds": records[-1].get("seconds", 0.0) if records else 0.0,
         "commit": session.get("commit"),
         "gpu": session.get("gpu"),
     }
@@ -61,7 +60,7 @@ def read_table(name: str, runs: Path, cells: dict) -> dict:
         path = runs / cell.name
         entry = {"cell": cell.name, "preset": cell.preset, **read_progress(path)}
         began = entry["status"] != "not run"
-        settings = RunFolder.open(path).config()["config"] if began else to_dict(config)
+        settings = to_dict(open_run(path)[2] if began else config)
         claim = claim_of(experiment, cell.preset, settings)
         # What the paper has no claim of is scored as the other runs of its experiment.
         scored = claim or next(claim for claim in CLAIMS if claim.experiment == experiment)

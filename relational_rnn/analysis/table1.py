@@ -6,10 +6,10 @@ from pathlib import Path
 
 from relational_rnn.analysis.report import markdown as markdown_table
 from relational_rnn.analysis.sections import read_progress, read_scores, updates
+from relational_rnn.experiments import open_run
 from relational_rnn.experiments.table1_lte import PAPER, TASKS
 from relational_rnn.tasks.learning_to_execute import LearningToExecute
 from relational_rnn.training.progress import duration
-from relational_rnn.training.run_folder import RunFolder
 
 OTHER_DIFFICULTY = "* at another length or nest than the paper's 5 and 2: the numbers cannot be compared"
 NAMES = {"rmc": "RMC", "lstm": "LSTM", "entnet": "EntNet", "dnc": "DNC"}
@@ -24,14 +24,14 @@ def read_cell(path: Path) -> dict:
     cell = read_progress(path)
     if cell["status"] == "not run":
         return cell
-    config = RunFolder.open(path).config()["config"]
-    task = LearningToExecute(config["task"], config["length"], config["nest"])
+    config = open_run(path)[2]
+    task = LearningToExecute(config.task, config.length, config.nest)
     cell |= {"length": task.length, "nest": task.nest}
-    cell["samples"] = cell["step"] * config["training"]["batch_size"]
+    cell["samples"] = cell["step"] * config.training.batch_size
     cell["paper_difficulty"] = task == LearningToExecute(task.task, 5)
-    if scores := read_scores(path, "eval_accuracy"):
-        solved = read_scores(path, "eval_solved")["score"]
-        cell |= {"accuracy": scores["score"], "solved": solved, "eval_step": scores["eval_step"]}
+    scores, solved = (read_scores(path, metric) for metric in ("eval_accuracy", "eval_solved"))
+    if scores and solved:
+        cell |= {"accuracy": scores["score"], "solved": solved["score"], "eval_step": scores["eval_step"]}
         cell |= {"best_accuracy": scores["best_score"], "best_step": scores["best_step"]}
     return cell
 
@@ -92,7 +92,8 @@ def details(table: dict) -> list[list[str]]:
         if "accuracy" in cell:
             last, best, solved = (f"{100 * cell[k]:.2f}" for k in ("accuracy", "best_accuracy", "solved"))
             scores = [last, best, f"{cell['best_step']:,}", solved]
-        amounts = [updates(cell), f"{cell['samples']:,}", duration(cell["seconds"]), cell["gpu"] or "none"]
+        amounts = [updates(cell), f"{cell['samples']:,}", duration(cell["seconds"])]
+        amounts.append(str(cell["gpu"] or "none"))  # whatever environment.json says
         names = [cell["run"], cell["preset"], str(cell["length"]), str(cell["nest"])]
         found.append([*names, *scores, *amounts])
     return [list(DETAILS), *found]

@@ -9,7 +9,7 @@ import select
 import signal
 import sys
 
-from relational_rnn.cli import UsageError
+from relational_rnn.cli import UsageError, visible
 
 USAGE = """\
 usage: rmc COMMAND ...
@@ -55,7 +55,10 @@ COMMANDS = (
     "sweep",
 )
 # A file or folder that cannot be written, or read: for the user to put right, and no fault of the program.
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR)
+REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR),
+    *(errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,13 +90,13 @@ def run(arguments: list[str]) -> int:
             raise UsageError(f"unknown command {command!r}; allowed: {', '.join(COMMANDS)}")
         return importlib.import_module(f"relational_rnn.cli.{command}").main(rest)
     except UsageError as error:
-        print(f"rmc: error: {error}", file=sys.stderr)
+        print(f"rmc: error: {visible(str(error))}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.errno not in REFUSED:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        print(f"rmc: error: {where}{error.strerror}", file=sys.stderr)
+        print(f"rmc: error: {visible(where)}{error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print("rmc: interrupted", file=sys.stderr)

@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         run, experiment, config = open_run(arguments[0])
         if parts and not hasattr(experiment, "detail"):
             raise UsageError(f"--detail is for lte and box-world; {arguments[0]} is of {experiment.NAME!r}")
-        training = replace(config.training, device=device)
+        training = replace(config.training, device=device, track="none")  # here nothing is sent anywhere
         if pick_device(device).type == "cpu" and training.precision == "bf16":
             # Autocast on a CPU rounds between products too, where the GPU's kernels do not: that would not be
             # the score of the run (0.7 points lower on N-th farthest).

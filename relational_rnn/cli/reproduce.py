@@ -8,7 +8,7 @@ import shlex
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from relational_rnn.cli import UsageError
+from relational_rnn.cli import UsageError, visible
 from relational_rnn.cli.train import from_anywhere, parse, take_option, user_errors
 from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.experiments.sections import SECTIONS, Cell
@@ -154,11 +154,12 @@ def is_finished(path: Path, experiment: str, config, otherwise: str) -> bool:
         difference = first_difference(to_dict(found), to_dict(config))
         if difference is not None:
             raise UsageError(f"{path} was run with other settings: {difference}; {otherwise}")
-        if not run.has_checkpoint():
+        finished = run.is_finished(config.training.steps)
+        if not finished and not run.has_checkpoint():
             run.lock()  # or another process has only just begun it
             run.close()
             raise UsageError(f"{path} has no checkpoint, it was killed at its very start; remove it")
-    return run.checkpoint_path(config.training.steps).exists()
+    return finished
 
 
 def first_difference(found: dict, wanted: dict, where: str = "") -> str | None:
@@ -194,7 +195,7 @@ def show_list(experiment: str, runs: Path, planned: dict, options: list[str]) ->
             known = path.exists() and is_finished(path, experiment, config, "not trained")
             progress = read_progress(path)
         except (UsageError, ValueError) as error:
-            lines.append((cell.name, "refused", str(error)))
+            lines.append((cell.name, "refused", visible(str(error))))
             continue
         state = "finished" if known else "not begun"
         if not known and "step" in progress:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from relational_rnn.cli import UsageError
+from relational_rnn.cli import UsageError, visible
 from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import load_experiment
 
@@ -128,7 +128,7 @@ def keep(result: dict, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, results.dumps(result))
     scores = ", ".join(f"{key} {value:.4g}" for key, value in result["final"].items() if key[:5] == "eval_")
-    print(f"{path}: {result['status']} at step {result['steps']['done']:,}, {scores}")
+    print(f"{path}: {result['status']} at step {result['steps']['done']:,}, {visible(scores)}")
 
 
 def full_commit(commit: str) -> str:

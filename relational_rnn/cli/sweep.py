@@ -8,7 +8,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from relational_rnn.cli import UsageError
+from relational_rnn.cli import UsageError, visible
 from relational_rnn.cli.reproduce import is_finished
 from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
 from relational_rnn.experiments import load_experiment
@@ -168,6 +168,7 @@ def check_options(grid: dict, rest: list[str]) -> None:
 def report(sweep, study: str, preset: str) -> None:
     """Print all points, save them, draw the figure."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from relational_rnn.analysis import sweep as analysis
@@ -186,11 +187,11 @@ def report(sweep, study: str, preset: str) -> None:
         figure = accuracy_against_time(analysis.curves(sweep.folder, entries), title)
         save(figure, sweep.folder, "accuracy-against-time")
     head, *lines = analysis.table(entries)
-    shown = Table(title=f"{study}: {len(entries)} points")
+    shown = Table(title=escape(visible(f"{study}: {len(entries)} points")))  # a name may have brackets
     for name in head:
         shown.add_column(name)
     for line in lines:
-        shown.add_row(*line)
+        shown.add_row(*(escape(visible(cell)) for cell in line))
     console = Console()
     (console if console.is_terminal else Console(width=140)).print(shown)
     print(f"saved: {sweep.folder / 'summary.json'} and accuracy-against-time.png")

@@ -118,6 +118,11 @@ class Curriculum:
         return {"level": self.level.clone(), "losses": losses, "reports": torch.tensor(self._reports)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
+        length, nest = state["level"].tolist()
+        first, last = (1, 1) if self.grows else (self.length, self.nest), (self.length, self.nest)
+        fits = first[0] <= length <= last[0] and first[1] <= nest <= last[1]  # settings may have been edited
+        allowed = f"{first} to {last} with length={self.length}, nest={self.nest}, strategy={self.strategy!r}"
+        require(fits, "level of the checkpoint", (length, nest), allowed)
         self.level.copy_(state["level"])
         self._losses = deque(state["losses"].tolist(), maxlen=self.min_reports)
         self._reports = int(state.get("reports", 0))  # older checkpoints lack it

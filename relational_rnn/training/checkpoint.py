@@ -110,5 +110,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: 
     parameters = dict(model.named_parameters())
     for name, tensor in tensors.items():
         key, _, parameter = name.partition("/")
-        target = parameters[parameter]
+        target = parameters.get(parameter)
+        if target is None or tensor.shape not in ((), target.shape):  # a count of steps has no shape
+            raise ValueError(f"the optimiser's {name!r} of {list(tensor.shape)} is not of this model")
         optimizer.state[target][key] = tensor.to(target.device)

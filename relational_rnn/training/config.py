@@ -12,6 +12,7 @@ from relational_rnn.cores.base import require
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 OPTIMIZERS = ("adam", "rmsprop", "muon")
+SCHEDULES = ("constant", "linear", "cosine", "trapezoid", "exponential")
 # Trainings have lower seeds, evaluations this one. On a CPU torch reads 32 bits of a seed: 2**40 would be 0.
 EVAL_SEED = 2**31
 ADDED = {"added": True}  # marks a field that older run folders lack; its default is what they did
@@ -89,6 +90,7 @@ class Training:
         require(0 < rate < math.inf, "learning_rate", rate, "more than 0, less than inf")
         require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "0 or more, less than 1")
         require(self.optimizer in OPTIMIZERS, "optimizer", self.optimizer, " | ".join(OPTIMIZERS))
+        require(self.schedule in SCHEDULES, "schedule", self.schedule, " | ".join(SCHEDULES))
         require(self.muon_ratio > 0, "muon_ratio", self.muon_ratio, "more than 0")
         require(0 <= self.rmsprop_decay < 1, "rmsprop_decay", self.rmsprop_decay, "0 or more, less than 1")
         epsilon = self.epsilon

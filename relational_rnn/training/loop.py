@@ -26,6 +26,7 @@ from relational_rnn.training.optimizers import kind_of, kind_with_memory_of, mak
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
 from relational_rnn.training.schedules import learning_rate
 
+KEPT = {"step": int, "seconds": int | float, "names": list, "summed": int, "device": str}  # in a checkpoint
 GRAPH_WARMUP = 3  # updates before a capture: lazy initialisation (cuBLAS, optimiser state) must be over
 
 
@@ -323,7 +324,7 @@ def load_checkpoint(path) -> tuple[dict[str, Tensor], dict]:
     """A checkpoint of a run; if it is damaged, the error says so and names the file."""
     try:
         tensors, meta = checkpoint.load(path)
-        missing = {"step", "seconds", "names", "summed", "device"} - meta.keys()
+        missing = [name for name, kind in KEPT.items() if not isinstance(meta.get(name), kind)]
         if missing:
             raise ValueError(f"checkpoint {path} lacks {sorted(missing)}")
     except ValueError as error:

@@ -162,8 +162,9 @@ def newest(run: Path) -> dict | None:
         lines = file.read().split(b"\n")[bool(start) : -1]  # neither a line cut off nor one not yet whole
     found = {}
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError):  # a damaged one: its run will say so
-            found |= json.loads(line)
+        with contextlib.suppress(ValueError, AttributeError):  # a damaged one: its run will say so
+            record = json.loads(line)
+            found |= {name: value for name, value in record.items() if isinstance(value, int | float)}
     return found if {"step", "steps_per_second"} <= found.keys() else None
 
 

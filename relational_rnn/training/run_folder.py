@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,10 @@ class RunFolder:
             raise RunFolderError(f"{path} is damaged: {error}") from error
         if not isinstance(described, dict) or described.keys() != {"experiment", "preset", "config"}:
             raise RunFolderError(f"{path} is damaged: it must have experiment, preset and config")
+        preset = described["preset"]
+        if not isinstance(preset, str) or not re.fullmatch(r"[\w.-]+", preset):  # tables and pages show it
+            allowed = "letters, digits, hyphens"
+            raise RunFolderError(f"{path} is damaged: preset is {preset!r}; allowed: {allowed}")
         return described
 
     # ------------------------------------------------------------------ metrics
@@ -119,6 +124,9 @@ class RunFolder:
                 record = json.loads(line)
                 if not isinstance(record, dict) or not isinstance(record.get("step"), int):
                     raise ValueError("it has no step")
+                for name, value in record.items():
+                    if not isinstance(value, int | float):
+                        raise ValueError(f"{name!r} is no number")
                 records.append(record)
             except ValueError as error:
                 if number == len(lines) and not line.endswith("\n"):
@@ -172,6 +180,11 @@ class RunFolder:
         if not found:
             raise RunFolderError(f"run folder {self.path} has no checkpoint; start the run anew elsewhere")
         return found[-1]
+
+    def is_finished(self, steps: int) -> bool:
+        """Whether it has so many steps; somebody may have kept the final weights and no checkpoint."""
+        kept_alone = self.weights_path.exists() and not self.has_checkpoint()
+        return self.checkpoint_path(steps).exists() or kept_alone
 
     def prune(self, keep: int) -> None:
         """Remove all but the newest checkpoints, and what a killed process left half written."""

@@ -27,8 +27,10 @@ def newest_weights(run: RunFolder, model: nn.Module) -> dict:
     path, tensors = run.weights_path, None
     if path.is_file():
         try:
-            tensors, meta = checkpoint.load(path)
-            meta = {"step": meta["step"], "seconds": _last_seconds(run)}
+            kept, meta = checkpoint.load(path)
+            if not isinstance(meta.get("step"), int):
+                raise ValueError(f"{path} was not written at the end of a run: it has no step")
+            tensors, meta = kept, {"step": meta["step"], "seconds": _last_seconds(run)}
         except ValueError as error:
             if not run.has_checkpoint():
                 raise RunFolderError(str(error)) from error

@@ -100,6 +100,21 @@ def test_scores_are_of_the_last_evaluation(tmp_path):
     assert (cell["status"], cell["step"]) == ("finished", 80_000)
 
 
+def test_a_record_without_a_time(tmp_path):
+    config = next(iter(planned("nth-farthest").values()))
+    write_run(tmp_path / "rmc-seed0", config, [{"step": 100}])
+    cell = table("nth-farthest", tmp_path)["rmc-seed0"]
+    assert (cell["status"], cell["step"], cell["seconds"]) == ("stopped", 100, 0.0)
+
+
+@pytest.mark.parametrize("settings_", [None, [], {"training": None}])
+def test_settings_that_are_none(tmp_path, settings_):
+    run = RunFolder.create(tmp_path / "rmc-seed0", "nth-farthest", "fast", settings_)
+    run.close()
+    with pytest.raises(ValueError, match=r"config\.json is damaged"):
+        table("nth-farthest", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["box-world", "mini-pacman"])
 def test_titles(tmp_path, name):
     said = sections.title(sections.read_table(name, tmp_path, planned(name)))

@@ -9,9 +9,11 @@ import sys
 import tomllib
 
 import pytest
+import torch
 
 from relational_rnn.cli import doctor
 from relational_rnn.cli.__main__ import main
+from relational_rnn.training import checkpoint
 from tests.cli.commands import SMOKE, refused, rmc, snapshot
 from tests.markdown import ROOT
 
@@ -123,7 +125,9 @@ def test_the_parsers_box_becomes_one_line(monkeypatch, options, message, encodin
     assert wrong == f"rmc: error: {message}; see rmc train lm --preset smoke --help\n"
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize(
+    "code", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP]
+)
 def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, capsys, code):
     def refuse(*arguments, **options):
         raise OSError(code, os.strerror(code), str(tmp_path / "picture"))
@@ -139,6 +143,33 @@ def test_a_folder_in_a_file(tmp_path, capsys):
         ["sweep", *SMOKE[1:], "--memories", "1", "--output", tmp_path / "file" / "x"],
         "Not a directory",
     )
+
+
+def test_a_name_that_is_too_long(capsys):
+    refused(capsys, ["eval", "a" * 300], "File name too long")
+
+
+def test_a_folder_in_place_of_a_file(finished, tmp_path, capsys):
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").mkdir()
+    refused(capsys, ["train", "--resume", run], "metrics.jsonl: Is a directory")
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path, capsys):
+    """Names may come from others."""
+    refused(capsys, ["eval", tmp_path / "\x1b[31mrun\x07"], r"\x1b[31mrun\x07 does not exist")
+    (tmp_path / "\x1b[31mfile").touch()
+    output = tmp_path / "\x1b[31mfile" / "x"
+    refused(capsys, ["sweep", *SMOKE[1:], "--memories", "1", "--output", output], r"/\x1b[31mfile")
+
+
+def test_a_tracked_run_is_evaluated_without_its_tracker(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("relational_rnn.training.tracking.find_spec", lambda name: None)
+    run = shutil.copytree(finished, tmp_path / "run")
+    rewrite_config(run, lambda c: c["config"]["training"].update(track="wandb"))
+    assert main(["eval", str(run)]) == 0
+    refused(capsys, ["train", "--resume", run], "track='wandb'")
 
 
 def test_missing_tracker(tmp_path, monkeypatch, capsys):
@@ -174,6 +205,13 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def rewrite_meta(run, **changes):
+    (run / "weights.safetensors").unlink()
+    path = run / "checkpoints" / "step-000000060.safetensors"
+    tensors, meta = checkpoint.load(path)
+    checkpoint.save(path, tensors, meta | changes)
+
+
 def swap_model(run):
     rewrite_config(run, lambda c: c["config"]["model"].update(total_units=64))
 
@@ -195,6 +233,8 @@ def swap_model(run):
         ),
         (lambda run: [p.unlink() for p in run.rglob("*.safetensors")], "has no checkpoint"),
         (swap_model, "has shape"),
+        (lambda run: rewrite_meta(run, step="60"), "lacks ['step']"),
+        (lambda run: rewrite_meta(run, seconds="long", names=5), "lacks ['names', 'seconds']"),
         (
             lambda run: rewrite_config(run, lambda c: c["config"].update(core="lstm")),
             "it is not of this model",
@@ -240,6 +280,15 @@ def test_settings_that_a_checkpoint_was_not_made_with(finished, tmp_path, capsys
         capsys, ["train", "--resume", run], message.format(run / "checkpoints/step-000000060.safetensors")
     )
     assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("name", ["exp_avg/nothing", "exp_avg/head.0.bias"])
+def test_an_optimiser_of_another_model(finished, tmp_path, capsys, name):
+    run = shutil.copytree(finished, tmp_path / "run")
+    path = run / "checkpoints" / "step-000000060.safetensors"
+    tensors, meta = checkpoint.load(path)
+    checkpoint.save(path, tensors | {f"optimizer/{name}": torch.zeros(3, 3)}, meta)
+    refused(capsys, ["train", "--resume", run], f"the optimiser's {name!r} of [3, 3] is not of this model")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -2,6 +2,7 @@
 of `rmc reproduce`)."""
 
 import json
+import shutil
 import signal
 
 import pytest
@@ -168,6 +169,32 @@ def test_a_table_needs_no_notes_of_where_its_runs_were_made(tmp_path):
         assert main(["reproduce", "table1", "--table-only", "--runs", str(tmp_path)]) == 0
         cell = read(tmp_path)["copy", "lstm"]
         assert (cell["status"], cell["step"], cell["commit"], cell["gpu"]) == ("stopped", 10, None, None)
+
+
+def test_a_table_of_damaged_notes_and_scores(tmp_path):
+    """Whoever edited these: what is left is shown."""
+    stopped(tmp_path / "copy-lstm", "lstm", "copy", 20)
+    run = RunFolder.open(tmp_path / "copy-lstm")
+    (run.path / "environment.json").write_text('[{"gpu": 5}]')
+    records = [{k: v for k, v in record.items() if k != "eval_solved"} for record in run.metrics()]
+    assert "eval_accuracy" in records[-1]
+    run.metrics_path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert main(["reproduce", "table1", "--table-only", "--runs", str(tmp_path)]) == 0
+    cell = read(tmp_path)["copy", "lstm"]
+    assert (cell["step"], "accuracy" in cell) == (20, False)
+    assert "| 5 |" in (tmp_path / "table1.md").read_text()
+
+
+def test_weights_kept_without_checkpoints_are_a_finished_cell(tmp_path, capsys):
+    command = ["reproduce", "table1", "--preset", "smoke", "--only", "copy-lstm", "--runs", str(tmp_path)]
+    run = tmp_path / "copy-lstm"
+    task = ["--task", "copy", "--core", "lstm"]
+    assert main(["train", "lte", "--preset", "smoke", *task, "--run", str(run)]) == 0
+    shutil.rmtree(run / "checkpoints")
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "1 of 1 cells are finished" in capsys.readouterr().out
+    assert read(tmp_path)["copy", "lstm"]["status"] == "finished"
 
 
 def test_cells_in_words():

@@ -130,6 +130,17 @@ def test_of_two_runs_that_would_be_one_file_none_is_written(tmp_path, monkeypatc
     assert main(["results", "add", "one", "one"]) == 0
 
 
+def test_control_characters_in_a_metrics_name_do_not_reach_the_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = write_run(tmp_path / "a", accuracies(0.5))
+    text = (path / "metrics.jsonl").read_text()
+    (path / "metrics.jsonl").write_text(text.replace('"eval_', '"eval_\\u001b[31m": 1, "eval_'))
+    assert main(["results", "add", "a"]) == 0
+    said = capsys.readouterr().out
+    assert r"eval_\x1b[31m 1" in said
+    assert "\x1b" not in said
+
+
 def test_skipped_lines_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = write_run(tmp_path / "a", accuracies(0.5, 0.6, last=2000))

@@ -143,6 +143,15 @@ def test_any_option_of_a_baseline_can_be_swept(tmp_path, capsys):
     assert "total-units" in capsys.readouterr().out
 
 
+def test_a_study_may_have_brackets_in_its_name(tmp_path, capsys):
+    """To rich they are markup; control characters are nothing for a terminal."""
+    few = ["--memories", "1", "--heads", "1", "--training.steps", "20", "--output", str(tmp_path / "sweep")]
+    assert main([*SWEEP, *few, "--study", "[/]of [red]\x1b[31m"]) == 0
+    said = capsys.readouterr().out
+    assert r"[/]of [red]\x1b[31m: 1 points" in said
+    assert "\x1b" not in said
+
+
 def test_a_diverging_point_is_said_to_be_one(tmp_path, capsys):
     wild = ["--over", "training.learning-rate", "1e38", "1e-3", "--training.log-every", "1"]
     assert main([*SWEEP, *wild, "--training.steps", "20", "--output", str(tmp_path / "sweep")]) == 0

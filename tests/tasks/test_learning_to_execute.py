@@ -233,6 +233,22 @@ def test_a_growing_loss_holds_the_level_and_state_is_kept():
     assert copy.level.tolist() == curriculum.level.tolist() == [2, 1]
 
 
+@pytest.mark.parametrize(
+    ("length", "nest", "strategy", "allowed"),
+    [
+        (2, 2, "naive", r"\(1, 1\) to \(2, 2\)"),  # would ask for longer literals than there are
+        (3, 2, "mix", r"\(3, 2\) to \(3, 2\)"),  # would never go beyond the level
+    ],
+)
+def test_a_level_of_other_settings_is_refused(length, nest, strategy, allowed):
+    curriculum = Curriculum(3, 2, "naive", min_reports=2)
+    for _ in range(4):
+        curriculum.update(1.0, accuracy=0.0)
+    assert curriculum.level.tolist() == [3, 1]
+    with pytest.raises(ValueError, match=rf"level of the checkpoint=\(3, 1\) .* allowed: {allowed}"):
+        Curriculum(length, nest, strategy).load_state(curriculum.state())
+
+
 def test_a_level_without_any_loss_is_done():
     curriculum = Curriculum(3, 1, "naive", min_reports=2)
     assert [curriculum.update(0.0, accuracy=1.0) for _ in range(3)] == [False, True, False]

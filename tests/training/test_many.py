@@ -36,6 +36,8 @@ def test_the_newest_values(tmp_path, monkeypatch):
     assert many.newest(tmp_path / "rmc") == first
     (tmp_path / "rmc" / "metrics.jsonl").write_text("[3]\n{broken\n7\n")
     assert many.newest(tmp_path / "rmc") is None
+    write(tmp_path / "rmc", first, {"step": "20", "steps_per_second": "fast", "loss": None, "accuracy": []})
+    assert many.newest(tmp_path / "rmc") == first
     monkeypatch.setattr(many, "TAIL", 200)  # the first line looked at is cut off
     write(tmp_path / "rmc", *({"step": n, "steps_per_second": 1.0, "loss": 0.125} for n in range(1000)))
     assert many.newest(tmp_path / "rmc") == {"step": 999, "steps_per_second": 1.0, "loss": 0.125}

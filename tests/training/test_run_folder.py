@@ -53,6 +53,29 @@ def test_without_a_note_file_nothing_stops(run):
     assert run.sessions() == []
 
 
+@pytest.mark.parametrize("preset", [3, ["smoke"], "[/]", "\x1b[31msmoke", "a|b", ""])
+def test_a_preset_that_is_no_name(run, preset):
+    """Tables on terminals and pages show it."""
+    described = {"experiment": "nth-farthest", "preset": preset, "config": {}}
+    (run.path / "config.json").write_text(json.dumps(described))
+    with pytest.raises(RunFolderError, match=r"config\.json is damaged: preset is .*; allowed: letters"):
+        run.config()
+
+
+def test_a_run_is_finished_with_its_last_checkpoint_or_its_weights_alone(run):
+    run.checkpoint_path(0).touch()
+    run.weights_path.touch()  # written before the last checkpoint
+    assert not run.is_finished(20)
+    run.checkpoint_path(20).touch()
+    assert run.is_finished(20)
+    assert not run.is_finished(40)
+    for path in list(run.checkpoints.iterdir()):
+        path.unlink()
+    assert run.is_finished(20)
+    run.weights_path.unlink()
+    assert not run.is_finished(20)
+
+
 def test_parameters_may_be_unknown():
     assert environment()["parameters"] is None
 

@@ -58,6 +58,11 @@ def test_what_is_not_trained_on_has_random_numbers_of_its_own(seed):
             training(seed=wrong)
 
 
+def test_an_unknown_schedule_is_not_a_constant_one():
+    with pytest.raises(ValueError, match="schedule='cosin' is not allowed; allowed: constant"):
+        training(schedule="cosin")
+
+
 @pytest.mark.parametrize(
     ("changes", "step", "wanted"),
     [
@@ -248,7 +253,10 @@ def test_one_process_at_a_time(tmp_path):
     RunFolder.open(tmp_path / "run").resume(0)
 
 
-@pytest.mark.parametrize("line", [b'{"step": 2', b"[1]", b"null", b"{}", b'{"step": "2"}', b"\xff"])
+NO_RECORDS = [b'{"step": 2', b"[1]", b"null", b"{}", b'{"step": "2"}', b'{"step": 2, "loss": "3"}', b"\xff"]
+
+
+@pytest.mark.parametrize("line", NO_RECORDS)
 def test_damage_in_the_middle_of_metrics(tmp_path, line):
     run = folder(tmp_path / "run")
     run.metrics_path.write_bytes(b'{"step": 10}\n' + line + b'\n{"step": 30}\n')

@@ -67,6 +67,19 @@ def test_damaged_weights_are_named(finished, tmp_path):
         weights_of(tmp_path / "copy")
 
 
+@pytest.mark.parametrize("meta", [{}, {"step": "60"}])
+def test_weights_that_no_run_wrote(finished, tmp_path, meta):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    checkpoint.save(
+        folder / "weights.safetensors", checkpoint.load(finished / "weights.safetensors")[0], meta
+    )
+    assert weights_of(folder)[1]["step"] == 60
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(RunFolderError, match="it has no step"):
+        weights_of(folder)
+
+
 # ------------------------------------------------------------------ a run that begins with another's
 
 
