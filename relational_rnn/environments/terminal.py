@@ -228,8 +228,8 @@ def _write_mp4(path: Path, frames: list[np.ndarray], frames_per_second: int) -> 
     from matplotlib.animation import FFMpegWriter
     from matplotlib.figure import Figure
 
-    # H.264 wants even sides, so the last row or column of an odd one comes twice. A pixel is an inch: at 100 to
-    # the inch some sizes are rounded down, and pictures squeezed into that.
+    # H.264 wants even sides, so the last row or column of an odd one comes twice. A pixel is an inch: at 100
+    # to the inch some sizes are rounded down, and pictures squeezed into that.
     frames = [np.pad(f, [(0, f.shape[0] % 2), (0, f.shape[1] % 2), (0, 0)], mode="edge") for f in frames]
     height, width = frames[0].shape[:2]
     figure = Figure(figsize=(width, height), dpi=1)

@@ -24,7 +24,7 @@ EVAL_BATCH = 1600  # divides the paper's 12,800
 class LearningToExecuteProblem(Problem):
     """Batches of the curriculum's difficulties, cross entropy of the answer's characters. Scores are of
     `task`; `training_task` has the same steps, and may have more operations. `balance`: it draws those most
-    that are got wrong most (tasks/lte_practice.py)."""
+    that are got wrong most (tasks/lte_practice.py). `inner_weight`: of the model's inner values' loss."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class LearningToExecuteProblem(Problem):
         feedback_steps: int = 0,
         eval_samples: int = 12_800,
         balance: bool = False,
+        inner_weight: float = 0.0,
         seed: int = 0,
     ):
         self.practice = Practice(training_task, device) if balance else None
@@ -46,6 +47,7 @@ class LearningToExecuteProblem(Problem):
         self.task, self.training_task = task, training_task
         self.batch_size, self.eval_samples = batch_size, eval_samples
         self.feedback, self.feedback_steps = feedback, feedback_steps
+        self.inner_weight = inner_weight
         self.generators = {"data": torch.Generator(device).manual_seed(seed)}
         self.updates = torch.zeros((), device=device)  # on the device: a CUDA graph counts there
 
@@ -57,15 +59,26 @@ class LearningToExecuteProblem(Problem):
             curriculum=self.curriculum,
             odds=None if practice is None else practice.odds,
         )
-        feeding = {}
-        if self.model.regime != "non-auto-regressive":
-            feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)
-        logits = self.model(batch.inputs, batch.input_lengths, self.task.output_steps, **feeding).float()
+        logits, more, metrics = self._answers(batch)
         self.updates += 1
-        metrics = {"accuracy": lte.accuracy(logits, batch)}
+        metrics = {"accuracy": lte.accuracy(logits, batch), **metrics}
         if practice is not None:
             metrics |= practice.count(batch, logits.argmax(-1) == batch.targets)
-        return lte.loss(logits, batch), metrics
+        return lte.loss(logits, batch) + more, metrics
+
+    def _answers(self, batch: lte.Batch) -> tuple[Tensor, Tensor | float, dict[str, Tensor]]:
+        """-> (logits, what else is part of the loss, metrics of that)."""
+        model, asked = self.model, (batch.inputs, batch.input_lengths, self.task.output_steps)
+        if model.inner is not None:
+            outputs, begins = model.all_outputs(*asked)
+            loss, right = model.inner(outputs, begins, batch)
+            logits = model.logits(outputs[-self.task.output_steps :]).float()
+            return logits, self.inner_weight * loss, {"inner_loss": loss.detach(), "inner_accuracy": right}
+        feeding = {}
+        if model.regime != "non-auto-regressive":
+            generator = self.generators["data"]
+            feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)
+        return model(*asked, **feeding).float(), 0.0, {}
 
     def _feedback(self) -> Tensor | float:
         """Chance that the decoder reads its own prediction."""

@@ -34,6 +34,7 @@ class Seq2Seq(nn.Module):
         regime: one of the three.
         hidden: units of the MLP's layers.
         head: what these are (tasks/heads.py).
+        inner: what else is read from the outputs in training (tasks/lte_inner.py); not used here.
         core_autocast: False has the cores compute in their own dtype under autocast too.
     """
 
@@ -45,6 +46,7 @@ class Seq2Seq(nn.Module):
         *,
         hidden: tuple[int, ...] = (256, 256, 256, 256),
         head: Head = "relu",
+        inner: nn.Module | None = None,
         vocabulary: int = VOCABULARY,
         start: int = START,
         core_autocast: bool = True,
@@ -62,7 +64,10 @@ class Seq2Seq(nn.Module):
         if decoder is not None:
             wanted, given = (_shapes(core.initial_state(1, device="meta")) for core in (encoder, decoder))
             require(wanted == given, "decoder state", given, f"the encoder's, {wanted}")
+        one_sequence = regime == "non-auto-regressive" and decoder is None
+        require(inner is None or one_sequence, "inner", "a module", "None, unless one core reads and writes")
         self.head = make_head(head, self.decoder.output_size, hidden, vocabulary)
+        self.inner = inner
 
     @property
     def decoder(self) -> RecurrentCore:
@@ -90,11 +95,9 @@ class Seq2Seq(nn.Module):
         if targets is not None and not targets.is_cuda:
             check_ids(targets, self.vocabulary)
         if self.regime == "non-auto-regressive":
+            if self.own_decoder is None:
+                return self.logits(self._read_and_write(x, begins, steps)[-steps:])
             nothing = x.new_zeros(steps, batch_size, self.vocabulary)
-            if self.own_decoder is None:  # one core, one sequence
-                with self._cores_precision():
-                    outputs, _ = self.encoder.scan_late(torch.cat([x, nothing]), begins)
-                return self.logits(outputs[len(x) :])
             return self.logits(self._decoded(nothing, self._encoded(x, begins)))
         state = self._encoded(x, begins)
         first = torch.full_like(inputs[0], self.start)  # [B]
@@ -102,6 +105,17 @@ class Seq2Seq(nn.Module):
             late = torch.cat([first[None], targets[:-1]])
             return self.logits(self._decoded(self.one_hot(late), state))
         return self._fed_back(first, state, steps, targets, feedback, generator)
+
+    def all_outputs(self, inputs: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """Where one core reads and, without inputs, writes: its outputs of all steps [S + T, B, features], of
+        which `logits` takes the last T, and where each sample begins [B]."""
+        x, begins = self._aligned(inputs, lengths)
+        return self._read_and_write(x, begins, steps), begins
+
+    def _read_and_write(self, x: Tensor, begins: Tensor, steps: int) -> Tensor:
+        nothing = x.new_zeros(steps, *x.shape[1:])
+        with self._cores_precision():
+            return self.encoder.scan_late(torch.cat([x, nothing]), begins)[0]
 
     def encode(self, inputs: Tensor, lengths: Tensor) -> State:
         """The state after each sample's own last symbol, whatever padding follows it.
