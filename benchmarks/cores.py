@@ -2,7 +2,8 @@
 
 python benchmarks/cores.py [--only lte-256 acting] [--without compiled] [--output FILE]
 
-Numbers are checked against the float64 specification first; what fails gets no time. Every time is the
+Outputs and gradients are checked against the float64 specification first (exactness.py); what fails gets no
+time. Every time is the
 median of replays of a CUDA graph, but for rows marked eager. The LSTM is cuDNN's with as many units as the
 memory has. Rows: ours (fused kernels, by precision; with recompute; eager), the same cell as a plain PyTorch
 loop (eager), that cell under torch.compile in a CUDA graph, and the LSTM. With RELATIONAL_RNN_WIDE=1 ours are
@@ -12,7 +13,6 @@ the kernels of kernels/wide.py where they apply.
 from __future__ import annotations
 
 import argparse
-import copy
 import functools
 import statistics
 import time
@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from exactness import acting_errors, errors, wrong
 from provenance import provenance, save
 
 from relational_rnn import LSTM, RelationalMemory
@@ -27,7 +28,7 @@ from relational_rnn.kernels import wide
 
 RESULTS = Path(__file__).parent / "results"
 PRECISIONS = ["bf16", "tf32", "fp32"]
-TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}  # of outputs, RMS error over RMS; kernels/README.md says more
+CHECKED = ["fp32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,17 @@ class Precision:
         self.autocast.__exit__(*error)
 
 
-def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
-    return ((ours.double() - exact).norm() / exact.norm()).item()
-
-
-def check(workload: Workload, precision: str) -> float:
-    """Error of the outputs of a few steps against the specification in float64; of all samples, since kernels
-    are chosen by how many there are."""
+def check(workload: Workload, precision: str) -> dict[str, tuple[float, float]]:
+    """Errors of a few steps; of all samples, since kernels are chosen by how many there are."""
     torch.manual_seed(0)
-    core = workload.rmc(backend="triton")
-    exact = copy.deepcopy(core).double()
-    exact.backend = "reference"
     x = torch.randn(min(5, workload.steps), workload.batch, workload.inputs, device="cuda")
-    with torch.no_grad(), Precision(precision):
-        ours, _ = core(x)
-    with torch.no_grad():
-        return error(ours, exact(x.double())[0])
+    return errors(workload.rmc(backend="triton"), x, Precision(precision))
+
+
+def check_acting(batch: int, precision: str) -> dict[str, tuple[float, float]]:
+    torch.manual_seed(0)
+    x = torch.randn(batch, ACTING.inputs, device="cuda")
+    return acting_errors(ACTING.rmc(backend="triton"), x, Precision(precision))
 
 
 def captured(function) -> torch.cuda.CUDAGraph:
@@ -231,9 +227,21 @@ def bench_full_step() -> list[dict]:
     return rows
 
 
-def bench_acting(skip: set[str]) -> list[dict]:
+def is_right(name: str, check, result: dict) -> bool:
+    """Whether a workload's numbers are; its errors, ours and the plain cell's, go into the result."""
+    found = result["errors"][name] = {precision: check(precision) for precision in CHECKED}
+    bad = {precision: wrong(each, precision) for precision, each in found.items()}
+    for precision, names in bad.items():
+        if names:
+            print(f"{name}: WRONG NUMBERS in {precision}: {', '.join(names)}; not timed", flush=True)
+    return not any(bad.values())
+
+
+def bench_acting(skip: set[str], result: dict) -> list[dict]:
     rows = []
     for batch in ACTING_BATCHES:
+        if not is_right(f"acting, batch {batch}", functools.partial(check_acting, batch), result):
+            continue
         x = torch.randn(batch, ACTING.inputs, device="cuda")
         units = ACTING.slots * ACTING.head_size * ACTING.heads
         cores = {
@@ -295,13 +303,12 @@ def main() -> None:
     skip = set(options.without)
     for name in options.only:
         if name in WORKLOADS:
-            errors = result["errors"][name] = {p: check(WORKLOADS[name], p) for p in TOLERANCE}
-            if any(errors[p] > TOLERANCE[p] for p in TOLERANCE):
-                print(f"{name}: WRONG NUMBERS {errors}; not timed")
-                continue
-            result["rows"] += bench_training(name, WORKLOADS[name], skip, options.precisions)
+            if is_right(name, functools.partial(check, WORKLOADS[name]), result):
+                result["rows"] += bench_training(name, WORKLOADS[name], skip, options.precisions)
+        elif name == "full-step":
+            result["rows"] += bench_full_step()
         else:
-            result["rows"] += bench_full_step() if name == "full-step" else bench_acting(skip)
+            result["rows"] += bench_acting(skip, result)
         save(result, output)  # after each: a run cut short keeps what it has
     print(f"saved {output}")
 
