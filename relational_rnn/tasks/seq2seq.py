@@ -26,7 +26,7 @@ class Seq2Seq(nn.Module):
       teacher:              the target of the step before (teacher forcing).
       scheduled:            that, or with probability `feedback` the model's own prediction of it.
       non-auto-regressive:  zeros, so neither; all steps are one call of the core (the paper's best).
-    Without targets, as in evaluation, the first two read their own predictions; nothing else is possible.
+    Without targets, and in eval mode, the first two read their own predictions.
 
     Args:
         encoder: a core with `vocabulary` input features.
@@ -85,7 +85,8 @@ class Seq2Seq(nn.Module):
     ) -> Tensor:
         """Ids [S, B] of which the first `lengths` [B] count -> logits [T, B, V] of `steps` = T outputs.
 
-        Targets [T, B] are for training alone; `feedback` and `generator` only for the scheduled regime.
+        Targets [T, B] are for training alone, and not read in eval mode; `feedback` and `generator` only for the
+        scheduled regime.
         """
         require(isinstance(steps, int) and steps >= 1, "steps", steps, "1 or more")
         x, begins = self._aligned(inputs, lengths)
@@ -99,6 +100,7 @@ class Seq2Seq(nn.Module):
                 return self.logits(self._read_and_write(x, begins, steps)[-steps:])
             nothing = x.new_zeros(steps, batch_size, self.vocabulary)
             return self.logits(self._decoded(nothing, self._encoded(x, begins)))
+        targets = targets if self.training else None
         state = self._encoded(x, begins)
         first = torch.full_like(inputs[0], self.start)  # [B]
         if targets is not None and self.regime == "teacher":

@@ -115,6 +115,16 @@ def test_evaluation_feeds_back_predictions_and_the_first_step_knows_no_target(re
             x = model.one_hot(logits[t].argmax(-1))
 
 
+@pytest.mark.parametrize("regime", ["teacher", "scheduled"])
+def test_in_eval_mode_targets_are_not_read(regime):
+    model, task, batch = setting(regime=regime)
+    model.eval()
+    run = (batch.inputs, batch.input_lengths, task.output_steps)
+    torch.testing.assert_close(model(*run, targets=batch.targets, feedback=0.0), model(*run), rtol=0, atol=0)
+    model.train()
+    assert not torch.equal(model(*run, targets=batch.targets, feedback=0.0), model(*run))
+
+
 def test_non_auto_regressive_ignores_targets():
     model, task, batch = setting()
     run = (batch.inputs, batch.input_lengths, task.output_steps)
