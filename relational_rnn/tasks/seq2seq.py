@@ -85,8 +85,8 @@ class Seq2Seq(nn.Module):
     ) -> Tensor:
         """Ids [S, B] of which the first `lengths` [B] count -> logits [T, B, V] of `steps` = T outputs.
 
-        Targets [T, B] are for training alone, and not read in eval mode; `feedback` and `generator` only for the
-        scheduled regime.
+        Targets [T, B] are for training alone, and not read in eval mode; `feedback` and `generator` only for
+        the scheduled regime.
         """
         require(isinstance(steps, int) and steps >= 1, "steps", steps, "1 or more")
         x, begins = self._aligned(inputs, lengths)
