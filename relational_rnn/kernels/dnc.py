@@ -67,7 +67,10 @@ def why_not(kind: Kind, write_heads: int, dtype: torch.dtype) -> str | None:
 
 
 def usable(kind: Kind, write_heads: int, dtype: torch.dtype, device: torch.device) -> bool:
-    return device.type == "cuda" and why_not(kind, write_heads, dtype) is None and nvrtc.works(device)
+    if device.type != "cuda" or why_not(kind, write_heads, dtype) is not None:
+        return False
+    there = torch.cuda.get_device_properties(device).shared_memory_per_block_optin  # older GPUs have less
+    return there >= kind.shared_bytes("dnc_backward") and nvrtc.works(device)
 
 
 def _kind(memory: Tensor, read_weights: Tensor) -> Kind:
