@@ -6,7 +6,6 @@ It takes the place of the loop of recurrence.py where it applies (`why_not`); RE
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,75 +13,19 @@ from torch import Tensor
 from relational_rnn.kernels import nvrtc, wide
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Spec
-from relational_rnn.kernels.wide import MULTIPROCESSORS, SHARED_BYTES
+from relational_rnn.kernels.shapes import (
+    CLUSTERS,
+    GATES,
+    LAYERS,
+    SHARED_BYTES,
+    Shape,
+    by_groups,
+    how,
+    programs,
+    share,
+)
 
 SIZES = (128, 256)  # of a slot; above, products are large enough to be launches of their own
-LAYERS = 5  # of the MLP, at most
-GATES = {None: 0, "memory": 1, "unit": 2}
-FILES = {
-    "sequence_forward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "forward.cu"),
-    "sequence_backward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "backward.cu"),
-    "resident_forward": ("tiles.cuh", "attention.cuh", "resident.cuh", "resident_forward.cu"),
-    "resident_backward": ("tiles.cuh", "attention.cuh", "resident.cuh", "resident_backward.cu"),
-    "sequence_means": ("tiles.cuh", "pack.cu"),
-    "sequence_pack": ("tiles.cuh", "pack.cu"),
-    **wide.FILES,
-}
-
-
-class Shape(NamedTuple):
-    """What a kernel is compiled for: cuda/tiles.cuh says what each is."""
-
-    F: int
-    N: int
-    HEADS: int
-    LAYERS: int
-    GATES: int
-    ROWS: int
-    WARPS: int
-    CLUSTER: int
-    TOGETHER: int
-    DEPTH: int
-    KEEP: bool  # the backward pass wants what is computed
-    RESETS: bool  # episodes may begin anywhere
-    SOURCE: str  # type of the weights
-    WIDE: bool = False  # groups of warps multiply together
-
-    def shared_bytes(self, name: str) -> int:
-        """Three tiles, the weights' ring and, going back, if there is room, six sums of each warp's rows."""
-        if self.WIDE:
-            return wide.shared_bytes(self, name)
-        if name in ("sequence_means", "sequence_pack"):
-            return 1024
-        if self.DEPTH == 0:  # cuda/resident.cuh
-            products = 3 + self.LAYERS + (2 if self.GATES == 2 else 0)
-            rows = self.ROWS // self.CLUSTER * ((5 if self.GATES == 2 else 3) * self.F * 2 + 64)
-            sums = (7 if self.GATES == 2 else 5) * self.WARPS * 512 if self.ROWS <= 32 else 0
-            return 128 + products * self.F * 64 + 4 * self.ROWS * self.F * 2 + rows + self.WARPS * 64 + sums
-        sums = (
-            6 * self.WARPS * self.F * 4
-            if name == "sequence_backward" and self.ROWS * self.F < 64 * 256
-            else 0
-        )
-        return 3 * self.ROWS * self.F * 2 + self.DEPTH * self.WARPS * 512 + sums
-
-    options = ("--use_fast_math",)
-
-    @property
-    def way(self) -> str:
-        return "wide" if self.WIDE else "sequence" if self.DEPTH else "resident"
-
-    @property
-    def architecture(self) -> str | None:
-        return wide.ARCHITECTURE if self.WIDE else None
-
-    def files(self, name: str) -> tuple[str, ...]:
-        return FILES[name]
-
-    @property
-    def defines(self) -> list[str]:
-        values = {k: int(v) if isinstance(v, bool) else v for k, v in self._asdict().items()}
-        return [f"-D{name}={value}" for name, value in values.items()]
 
 
 def why_not(slots: int, spec: Spec, layers: int, dtype: torch.dtype) -> str | None:
@@ -106,42 +49,6 @@ def usable(device: torch.device) -> bool:
     return enough and nvrtc.works(device)
 
 
-class How(NamedTuple):
-    """How a kernel shares its work: cuda/tiles.cuh says what each is."""
-
-    ROWS: int
-    WARPS: int
-    CLUSTER: int
-    TOGETHER: int  # programs of a multiprocessor
-    DEPTH: int  # of the ring through which weights stream; 0: they stay
-
-
-CLUSTERS = 15  # of 8 programs, that an H200 runs at once
-MANY_ROWS = 32 * MULTIPROCESSORS  # above, tiles are large
-
-
-@functools.cache
-def how(rows: int, size: int, layers: int = 2, gates: int = 2, clusters: int = CLUSTERS) -> How:
-    """Weights that stay where all rows can run at once (`clusters`: as many as fit), or else large tiles,
-    which read the weights less often, unless that leaves multiprocessors without one."""
-    if tile := _resident_tile(rows, size, layers, gates, clusters):
-        return How(tile, 8, size // 32, 1, 0)
-    if rows > MANY_ROWS:
-        return How(64, 8, 1, 2, 4)
-    if size == 128:
-        return How(16, 8, 1, 1, 8)
-    return How(16 if rows <= MANY_ROWS // 2 else 32, 8, 1, 1, 16)
-
-
-def _resident_tile(rows: int, size: int, layers: int, gates: int, clusters: int) -> int | None:
-    """The smallest with which all rows run at once, if there is one: a second round takes as long again."""
-    for tile in (16, 32, 48, 64) if size == 256 else (16, 32):
-        kind = Shape(size, 1, 1, layers, gates, tile, 8, size // 32, 1, 0, True, True, "float")
-        if rows <= clusters * tile:
-            return tile if kind.shared_bytes("resident_backward") <= SHARED_BYTES else None
-    return None
-
-
 def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -> Shape:
     """How such a call is made."""
     batch, slots, size = memory.shape
@@ -151,8 +58,8 @@ def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -
     clusters = nvrtc.clusters_at_once(size // 32, SHARED_BYTES, memory.device) if memory.is_cuda else CLUSTERS
     way = how(batch * slots, size, layers, gates, clusters)
     kind = Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
-    by_groups = kind.DEPTH > 0 and wide.wanted(size, spec.head_size, memory.device)
-    return wide.shape(kind, batch * slots) if by_groups else kind
+    in_groups = kind.DEPTH > 0 and wide.wanted(size, spec.head_size, memory.device)
+    return by_groups(kind, batch * slots) if in_groups else kind
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -253,7 +160,7 @@ def prepacked(p: Parameters, spec: Spec, slots: int, compiled=nvrtc.compiled) ->
     packed = (_pack(p, spec, kind, means, None, compiled) for kind in (stay, stream))
     more = ()
     if wide.wanted(size, spec.head_size, vectors.device):
-        more = wide.pack(p, wide.shape(stream, 0), means, vectors, None, compiled)
+        more = wide.pack(p, by_groups(stream, 0), means, vectors, None, compiled)
     return vectors, *packed, *more
 
 
@@ -297,31 +204,13 @@ def forward(
         *packed[1:],
     ]
     name = f"{kind.way}_forward"
-    nvrtc.launch(compiled, name, kind, _programs(batch, kind), 32 * kind.WARPS, args)
+    nvrtc.launch(compiled, name, kind, programs(batch, kind), 32 * kind.WARPS, args)
 
 
 def _numbers(steps: int, batch: int, kind: Shape, gates_in: Tensor | None, spec: Spec) -> list[int | float]:
     """The last arguments of both kernels."""
     width = 0 if gates_in is None else gates_in.shape[-1]
     return [steps, batch, share(batch, kind), width, _gate_width(spec), float(spec.scale)]
-
-
-def share(batch: int, kind: Shape) -> int:
-    """Samples of a tile: all it can hold, unless multiprocessors would have two programs and others one."""
-    most = kind.ROWS // kind.N
-    places = MULTIPROCESSORS * kind.TOGETHER
-    if kind.TOGETHER == 1 or batch * kind.N <= MANY_ROWS:
-        return most
-    rounds = _ceil(_ceil(batch, most), places)
-    return _ceil(batch, rounds * places)
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def _programs(batch: int, kind: Shape) -> int:
-    return _ceil(batch, share(batch, kind)) * kind.CLUSTER
 
 
 def backward(
@@ -344,10 +233,10 @@ def backward(
     steps, batch, slots, _ = memories.shape
     memory, grad, p = _aligned(memory), _aligned(grad), _of_one_type(p)
     kind = shape(memory, p, spec, True, resets is not None)
-    programs = _programs(batch, kind)
+    count = programs(batch, kind)
     carry = torch.empty_like(memory)
     scales, normed, total, packed, vectors = held.extra[:5]
-    totals = vectors.new_zeros(programs * wide.multiplying(kind) if kind.WIDE else programs, vectors.shape[0])
+    totals = vectors.new_zeros(count * kind.multiplying if kind.WIDE else count, vectors.shape[0])
     inner = [] if kind.WIDE else [vectors.new_empty(batch * slots, spec.num_heads)]
     args = [
         grad,
@@ -372,5 +261,5 @@ def backward(
         totals,
         *_numbers(steps, batch, kind, gates_in, spec),
     ]
-    nvrtc.launch(compiled, f"{kind.way}_backward", kind, programs, 32 * kind.WARPS, args)
+    nvrtc.launch(compiled, f"{kind.way}_backward", kind, count, 32 * kind.WARPS, args)
     return carry, totals.sum(0)

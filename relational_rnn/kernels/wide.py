@@ -16,14 +16,6 @@ from torch import Tensor
 from relational_rnn.kernels import nvrtc
 from relational_rnn.kernels.recurrence import Parameters, outer
 
-ARCHITECTURE = "90a"  # its instructions are no other GPU's
-FILES = {
-    "wide_forward": ("tiles.cuh", "attention.cuh", "wide.cuh", "wide_forward.cu"),
-    "wide_backward": ("tiles.cuh", "attention.cuh", "wide.cuh", "wide_backward.cu"),
-    "wide_pack": ("tiles.cuh", "wide_pack.cu"),
-}
-SLAB, TILE = 24 * 1024, 32 * 1024  # bytes: of weights that come at a time; of a group's rows
-MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024  # of an H200
 ENABLED = os.environ.get("RELATIONAL_RNN_WIDE") == "1"  # once, so that both passes agree
 
 
@@ -32,30 +24,6 @@ def wanted(size: int, head_size: int, device: torch.device) -> bool:
     if not ENABLED or size != 256 or head_size not in (32, 64):
         return False
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-
-
-def shape(kind, rows: int):
-    """`kind`, a sequence.Shape, for so many rows: as few a program as leave no multiprocessor two of them."""
-    half = rows <= 32 * MULTIPROCESSORS and kind.N <= 8  # of a tile
-    groups = 1 if rows <= 64 * MULTIPROCESSORS else 2
-    depth = (SHARED_BYTES - 256 - groups * TILE) // SLAB
-    return kind._replace(
-        ROWS=32 if half else 64 * groups,
-        WARPS=4 * groups + 4,
-        CLUSTER=1,
-        TOGETHER=1,
-        DEPTH=depth,
-        WIDE=True,
-    )
-
-
-def multiplying(kind) -> int:
-    """Warps of a program that multiply: each has its own column sums."""
-    return kind.WARPS - 4
-
-
-def shared_bytes(kind, name: str) -> int:
-    return 1024 if name == "wide_pack" else 256 + multiplying(kind) // 4 * TILE + kind.DEPTH * SLAB
 
 
 def products(weight: Tensor, means: Tensor, bias: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relational_rnn.kernels import dnc, nvrtc, sequence, wide
+from relational_rnn.kernels import dnc, nvrtc, shapes
 
 
 def library() -> ctypes.CDLL | None:
@@ -57,8 +57,8 @@ THE_PAPERS = (256, 8, 8, 2, 2)  # features, slots, heads, layers, gates of N-th 
 GAMES = (256, 4, 4, 2, 1)
 
 
-def shape(sizes, *how) -> sequence.Shape:
-    return sequence.Shape(*sizes, *how, True, True, "float")
+def shape(sizes, *how) -> shapes.Shape:
+    return shapes.Shape(*sizes, *how, True, True, "float")
 
 
 STREAMED, RESIDENT = shape(THE_PAPERS, 64, 8, 1, 2, 4), shape(GAMES, 32, 8, 8, 1, 0)
@@ -84,7 +84,7 @@ def test_kernels_compile(name, kind):
 @pytest.mark.parametrize(("sizes", "rows"), [(THE_PAPERS, 12_800), (THE_PAPERS, 8192), (GAMES, 4096)])
 def test_kernels_of_groups_have_the_registers_they_want(sizes, rows):
     """Nor do products wait for each other, as they must where the compiler finds too few registers."""
-    kind = wide.shape(shape(sizes, 64, 8, 1, 2, 4), rows)
+    kind = shapes.by_groups(shape(sizes, 64, 8, 1, 2, 4), rows)
     for name in ("wide_forward", "wide_backward"):
         log = compiler_says(name, kind)
         assert "serialized" not in log

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relational_rnn.kernels import nvrtc, recurrence, rows_torch, sequence, wide
+from relational_rnn.kernels import nvrtc, recurrence, rows_torch, sequence, shapes, wide
 from relational_rnn.kernels.recurrence import Parameters
 from relational_rnn.kernels.reference import EPSILON, Spec
 from tests.kernels.comparison import build, errors, examples, run
@@ -50,7 +50,7 @@ def by_groups(monkeypatch, name):
     """As `name` says: wide.py's kernels, or not."""
     monkeypatch.setattr(wide, "wanted", lambda *_: "by groups" in name)
     enough = 0 if "two of them" in name else 2 if "full tiles" in name else 132
-    monkeypatch.setattr(wide, "MULTIPROCESSORS", enough)
+    monkeypatch.setattr(shapes, "MULTIPROCESSORS", enough)
 
 
 def example(slots, heads, size, layers, gates, batch, steps=2):
@@ -214,14 +214,14 @@ def _only_forward(launch):
 @given(
     rows=st.integers(1, 100_000),
     size=st.sampled_from(sequence.SIZES),
-    layers=st.integers(1, sequence.LAYERS),
+    layers=st.integers(1, shapes.LAYERS),
     gates=st.integers(0, 2),
     clusters=st.integers(0, 33),
 )
 def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, clusters):
-    how = sequence.how(rows, size, layers, gates, clusters)
-    shape = sequence.Shape(size, 8, 8, layers, gates, *how, True, True, "float")
-    for name in sequence.FILES.keys() - wide.FILES.keys():
+    how = shapes.how(rows, size, layers, gates, clusters)
+    shape = shapes.Shape(size, 8, 8, layers, gates, *how, True, True, "float")
+    for name in (name for name in shapes.FILES if not name.startswith("wide")):
         if ("resident" in name) == (how.DEPTH == 0):
             assert how.TOGETHER * (shape.shared_bytes(name) + 1024) <= 228 * 1024
     assert how.ROWS in (16, 32, 48, 64)
@@ -239,8 +239,8 @@ def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, clusters)
 
 @given(batch=st.integers(1, 20_000), slots=st.sampled_from([1, 2, 4, 8, 16]))
 def test_programs_share_all_samples(batch, slots):
-    shape = sequence.Shape(256, slots, 8, 2, 2, *sequence.how(batch * slots, 256), True, True, "float")
-    share, programs = sequence.share(batch, shape), sequence._programs(batch, shape) // shape.CLUSTER
+    shape = shapes.Shape(256, slots, 8, 2, 2, *shapes.how(batch * slots, 256), True, True, "float")
+    share, programs = shapes.share(batch, shape), shapes.programs(batch, shape) // shape.CLUSTER
     assert 1 <= share <= shape.ROWS // slots
     assert (programs - 1) * share < batch <= programs * share
     places, fewest = 132 * shape.TOGETHER, -(-batch // (shape.ROWS // slots))
@@ -253,7 +253,7 @@ def test_programs_share_all_samples(batch, slots):
 )
 def test_weights_stay_where_fifteen_clusters_take_all_rows(rows, gates, tile):
     """64 rows have no room beside the weights of gates for every feature."""
-    how = sequence.how(rows, 256, 2, gates, clusters=15)
+    how = shapes.how(rows, 256, 2, gates, clusters=15)
     assert (how.ROWS if how.DEPTH == 0 else None) == tile
 
 
@@ -268,9 +268,9 @@ def test_a_process_can_be_given_its_part_of_a_gpu(monkeypatch):
 
 def test_the_papers_batch_is_shared_evenly():
     """200 full tiles would leave 64 multiprocessors with one, 68 with two."""
-    shape = sequence.Shape(256, 8, 8, 2, 2, *sequence.how(12_800, 256), True, False, "float")
-    assert sequence.share(1600, shape) == 7
-    assert sequence._programs(1600, shape) == 229
+    shape = shapes.Shape(256, 8, 8, 2, 2, *shapes.how(12_800, 256), True, False, "float")
+    assert shapes.share(1600, shape) == 7
+    assert shapes.programs(1600, shape) == 229
 
 
 @pytest.mark.parametrize(

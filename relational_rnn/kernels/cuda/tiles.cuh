@@ -1,5 +1,5 @@
 // What the sequence kernels are made of: tiles of bf16 rows in shared memory, weights that stream past them through
-// the tensor cores, and rows held by a warp. README.md says why; sequence.py gives the sizes:
+// the tensor cores, and rows held by a warp. README.md says why; shapes.py gives the sizes:
 //   F features of a slot, N slots, HEADS, ROWS of a tile (whole samples, up to ROWS / N of them), LAYERS of the MLP,
 //   WARPS of a program, CLUSTER of programs that share a tile where weights stay (else 1), DEPTH of the weights' ring,
 //   WIDE whether groups of warps multiply together (wide.cuh),
