@@ -13,6 +13,7 @@ from torch import Tensor
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_practice import Practice
+from relational_rnn.tasks.lte_scratchpad import Scratchpad
 from relational_rnn.tasks.lte_text import decode
 from relational_rnn.tasks.seq2seq import Seq2Seq
 from relational_rnn.training.config import EVAL_SEED
@@ -24,7 +25,7 @@ EVAL_BATCH = 1600  # divides the paper's 12,800
 class LearningToExecuteProblem(Problem):
     """Batches of the curriculum's difficulties, cross entropy of the answer's characters. Scores are of
     `task`; `training_task` has the same steps, and may have more operations. `balance`: it draws those most
-    that are got wrong most (tasks/lte_practice.py). `inner_weight`: of the model's inner values' loss."""
+    that are got wrong most (tasks/lte_practice.py)."""
 
     def __init__(
         self,
@@ -39,7 +40,6 @@ class LearningToExecuteProblem(Problem):
         feedback_steps: int = 0,
         eval_samples: int = 12_800,
         balance: bool = False,
-        inner_weight: float = 0.0,
         seed: int = 0,
     ):
         self.practice = Practice(training_task, device) if balance else None
@@ -47,7 +47,6 @@ class LearningToExecuteProblem(Problem):
         self.task, self.training_task = task, training_task
         self.batch_size, self.eval_samples = batch_size, eval_samples
         self.feedback, self.feedback_steps = feedback, feedback_steps
-        self.inner_weight = inner_weight
         self.generators = {"data": torch.Generator(device).manual_seed(seed)}
         self.updates = torch.zeros((), device=device)  # on the device: a CUDA graph counts there
 
@@ -69,11 +68,10 @@ class LearningToExecuteProblem(Problem):
     def _answers(self, batch: lte.Batch) -> tuple[Tensor, Tensor | float, dict[str, Tensor]]:
         """-> (logits, what else is part of the loss, metrics of that)."""
         model, asked = self.model, (batch.inputs, batch.input_lengths, self.task.output_steps)
-        if model.inner is not None:
-            outputs, begins = model.all_outputs(*asked)
-            loss, right = model.inner(outputs, begins, batch)
-            logits = model.logits(outputs[-self.task.output_steps :]).float()
-            return logits, self.inner_weight * loss, {"inner_loss": loss.detach(), "inner_accuracy": right}
+        if isinstance(model, Scratchpad):
+            logits, written = model.read_and_write(*asked, batch.inner)
+            loss, right = model.loss(written.float(), batch)
+            return logits.float(), loss, {"written_loss": loss.detach(), "written_accuracy": right}
         feeding = {}
         if model.regime != "non-auto-regressive":
             generator = self.generators["data"]

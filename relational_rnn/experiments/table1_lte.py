@@ -20,7 +20,7 @@ from relational_rnn.experiments.rmc_settings import RMCSettings, build_rmc
 from relational_rnn.tasks import learning_to_execute as lte
 from relational_rnn.tasks.heads import Head
 from relational_rnn.tasks.lte_curriculum import Curriculum, Strategy
-from relational_rnn.tasks.lte_inner import InnerValues
+from relational_rnn.tasks.lte_scratchpad import Scratchpad
 from relational_rnn.tasks.lte_text import VOCABULARY
 from relational_rnn.tasks.seq2seq import Regime, Seq2Seq
 from relational_rnn.training.config import ADDED, Training
@@ -119,11 +119,9 @@ class Model:
     """How many of them."""
     head_units: int = 256
     """Units in each of them."""
-    inner: float = field(default=0.0, metadata=ADDED)
-    """Weight of one more loss in training: what stands in brackets, read from the core by a linear layer some
-    steps after they close (tasks/lte_inner.py). 0: none, as in the paper."""
-    inner_delay: int = field(default=8, metadata=ADDED)
-    """How many steps."""
+    scratchpad: bool = field(default=False, metadata=ADDED)
+    """Write down what stands in brackets and read on with that, in training the truth, else what was written
+    (tasks/lte_scratchpad.py). Not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -175,12 +173,10 @@ class Config:
         require(model.feedback_steps >= 0, "feedback_steps", model.feedback_steps, "0 or more")
         require(model.head_layers >= 0, "head_layers", model.head_layers, "0 or more")
         require(model.head_units >= 1, "head_units", model.head_units, "1 or more")
-        require(model.inner >= 0, "inner", model.inner, "0 or more")
         nested = not self.samples.memorisation and self.samples.nest > 1
         one_core = model.regime == "non-auto-regressive" and model.decoder == "shared"
-        allowed = "0, unless programs are nested and one core reads and writes without feedback"
-        require(not model.inner or (nested and one_core), "inner", model.inner, allowed)
-        require(model.inner_delay >= 0, "inner_delay", model.inner_delay, "0 or more")
+        allowed = "False, unless programs are nested and one core reads and writes without feedback"
+        require(not model.scratchpad or (nested and one_core), "scratchpad", model.scratchpad, allowed)
         balanced, none = self.curriculum.balance, f"False, for {self.task} has no operations"
         require(not balanced or not self.samples.memorisation, "curriculum.balance", balanced, none)
 
@@ -226,17 +222,17 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
     torch.manual_seed(config.training.seed)  # on the CPU, so that weights are the same on any device
     encoder = build_core(config, device)
     decoder = build_core(config, device) if model.decoder == "separate" else None
-    asks = (encoder.output_size, config.length, model.inner_delay)
+    around = dict(
+        hidden=(model.head_units,) * model.head_layers,
+        head=model.head,
+        core_autocast=config.core == "rmc",  # bf16 would round an LSTM's cell at every step
+    )
+    if model.scratchpad:
+        whole = Scratchpad(encoder, brackets=task.nest - 1, digits=task.length + 1, **around)
+    else:
+        whole = Seq2Seq(encoder, decoder, model.regime, **around)
     return LearningToExecuteProblem(
-        Seq2Seq(
-            encoder,
-            decoder,
-            model.regime,
-            hidden=(model.head_units,) * model.head_layers,
-            head=model.head,
-            inner=InnerValues(*asks) if model.inner else None,
-            core_autocast=config.core == "rmc",  # bf16 would round an LSTM's cell at every step
-        ),
+        whole,
         task,
         config.training_samples,
         Curriculum(
@@ -255,7 +251,6 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
         feedback_steps=model.feedback_steps,
         eval_samples=config.eval_samples,
         balance=curriculum.balance,
-        inner_weight=model.inner,
         seed=config.training.seed,
     )
 

@@ -55,7 +55,6 @@ class Batch(NamedTuple):
     target_lengths: Tensor  # [B]
     operations: Tensor | None = None  # [B, N] of a program, the innermost first, as numbers of OPERATIONS
     inner: Tensor | None = None  # [B, N - 1], values of what stands in brackets, the innermost first
-    closed: Tensor | None = None  # [B, N - 1], the step of the bracket that closes it; -1: there is none
 
     @property
     def mask(self) -> Tensor:
@@ -186,7 +185,6 @@ class Templates(NamedTuple):
     fixed: Tensor  # [rows, S] uint8; an open digit's is that of "0"
     source: Tensor  # [rows, S]
     lengths: Tensor  # [rows]
-    closed: Tensor  # [rows, N - 1]: where brackets close; -1: there are fewer
     choices: Tensor  # [2 * operations]
     powers: Tensor  # [L, L]: of length l the weights of the first l digits, ..., 100, 10, 1, 0, ...
     tens: Tensor  # [L + 2]: 10^0, 10^1, ...
@@ -196,7 +194,7 @@ class Templates(NamedTuple):
 def _templates(task: LearningToExecute, device: torch.device) -> Templates:
     L, N, S, base = task.length, task.nest, task.input_steps, len(OPERATIONS)
     rows = L * base**N
-    fixed, source, lengths, closed = [[PAD] * S] * rows, [[0] * S] * rows, [0] * rows, [[-1] * (N - 1)] * rows
+    fixed, source, lengths = [[PAD] * S] * rows, [[0] * S] * rows, [0] * rows
     used = sorted(set(task.choices))
     for length, nest in product(range(1, L + 1), range(1, N + 1)):
         for operations in product(used, repeat=nest):
@@ -208,17 +206,15 @@ def _templates(task: LearningToExecute, device: torch.device) -> Templates:
             fixed[row] = [ZERO if isinstance(c, int) else IDS[c] for c in characters] + [PAD] * rest
             source[row] = [c if isinstance(c, int) else 0 for c in characters] + [0] * rest
             lengths[row] = len(characters)
-            closed[row] = [i for i, c in enumerate(characters) if c == ")"] + [-1] * (N - nest)
-    fixed, source, lengths, closed = (
+    fixed, source, lengths = (
         torch.tensor(fixed, dtype=torch.uint8),
         torch.tensor(source),
         torch.tensor(lengths),
-        torch.tensor(closed, dtype=torch.long),
     )
     choices = torch.tensor(task.choices)
     powers = torch.tensor([[10 ** (n - 1 - i) if i < n else 0 for i in range(L)] for n in range(1, L + 1)])
     tens = torch.tensor([10**i for i in range(L + 2)])
-    return Templates(*(t.to(device) for t in (fixed, source, lengths, closed, choices, powers, tens)))
+    return Templates(*(t.to(device) for t in (fixed, source, lengths, choices, powers, tens)))
 
 
 def _characters(operations: tuple[int, ...], length: int, L: int, N: int) -> list[str | int]:
@@ -277,13 +273,7 @@ def _programs(
     targets, target_lengths = _written(value, tables.tens, task.output_steps)
     inputs, targets = inputs.t().contiguous().long(), targets.t().contiguous()
     return Batch(
-        inputs,
-        targets,
-        tables.lengths[row],
-        target_lengths,
-        operations,
-        torch.stack(inner, 1)[:, :-1],
-        tables.closed[row],
+        inputs, targets, tables.lengths[row], target_lengths, operations, torch.stack(inner, 1)[:, :-1]
     )
 
 

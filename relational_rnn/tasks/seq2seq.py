@@ -34,7 +34,6 @@ class Seq2Seq(nn.Module):
         regime: one of the three.
         hidden: units of the MLP's layers.
         head: what these are (tasks/heads.py).
-        inner: what else is read from the outputs in training (tasks/lte_inner.py); not used here.
         core_autocast: False has the cores compute in their own dtype under autocast too.
     """
 
@@ -46,7 +45,6 @@ class Seq2Seq(nn.Module):
         *,
         hidden: tuple[int, ...] = (256, 256, 256, 256),
         head: Head = "relu",
-        inner: nn.Module | None = None,
         vocabulary: int = VOCABULARY,
         start: int = START,
         core_autocast: bool = True,
@@ -64,10 +62,7 @@ class Seq2Seq(nn.Module):
         if decoder is not None:
             wanted, given = (_shapes(core.initial_state(1, device="meta")) for core in (encoder, decoder))
             require(wanted == given, "decoder state", given, f"the encoder's, {wanted}")
-        one_sequence = regime == "non-auto-regressive" and decoder is None
-        require(inner is None or one_sequence, "inner", "a module", "None, unless one core reads and writes")
         self.head = make_head(head, self.decoder.output_size, hidden, vocabulary)
-        self.inner = inner
 
     @property
     def decoder(self) -> RecurrentCore:
@@ -97,7 +92,7 @@ class Seq2Seq(nn.Module):
             check_ids(targets, self.vocabulary)
         if self.regime == "non-auto-regressive":
             if self.own_decoder is None:
-                return self.logits(self._read_and_write(x, begins, steps)[-steps:])
+                return self.logits(self.one_sequence(x, begins, steps)[-steps:])
             nothing = x.new_zeros(steps, batch_size, self.vocabulary)
             return self.logits(self._decoded(nothing, self._encoded(x, begins)))
         targets = targets if self.training else None
@@ -108,13 +103,8 @@ class Seq2Seq(nn.Module):
             return self.logits(self._decoded(self.one_hot(late), state))
         return self._fed_back(first, state, steps, targets, feedback, generator)
 
-    def all_outputs(self, inputs: Tensor, lengths: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """Where one core reads and, without inputs, writes: its outputs of all steps [S + T, B, features], of
-        which `logits` takes the last T, and where each sample begins [B]."""
-        x, begins = self._aligned(inputs, lengths)
-        return self._read_and_write(x, begins, steps), begins
-
-    def _read_and_write(self, x: Tensor, begins: Tensor, steps: int) -> Tensor:
+    def one_sequence(self, x: Tensor, begins: Tensor, steps: int) -> Tensor:
+        """Where one core reads and then, without inputs, writes: its outputs of all S + T steps."""
         nothing = x.new_zeros(steps, *x.shape[1:])
         with self._cores_precision():
             return self.encoder.scan_late(torch.cat([x, nothing]), begins)[0]
@@ -142,6 +132,12 @@ class Seq2Seq(nn.Module):
 
     def _aligned(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """-> one-hot inputs that end together [S, B, V], and where each begins [B]."""
+        self.check(inputs, lengths)
+        begins = len(inputs) - lengths  # [B]
+        at = torch.arange(len(inputs), device=inputs.device)[:, None] - begins  # [S, B]
+        return self.one_hot(inputs.gather(0, at.clamp(min=0))), begins
+
+    def check(self, inputs: Tensor, lengths: Tensor) -> None:
         if inputs.dim() != 2 or lengths.shape != inputs.shape[1:]:
             shapes = f"{list(inputs.shape)} and {list(lengths.shape)}"
             raise ValueError(f"inputs and lengths have shapes {shapes}; allowed: [S, B] and [B]")
@@ -151,9 +147,6 @@ class Seq2Seq(nn.Module):
             require(whole, "lengths dtype", lengths.dtype, "an integer dtype")
             short = lengths[(lengths < 1) | (lengths > len(inputs))]
             require(not short.numel(), "lengths", short.tolist()[:5], f"1 to {len(inputs)}")
-        begins = len(inputs) - lengths  # [B]
-        at = torch.arange(len(inputs), device=inputs.device)[:, None] - begins  # [S, B]
-        return self.one_hot(inputs.gather(0, at.clamp(min=0))), begins
 
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., *output_shape of the core] -> [..., V]."""
