@@ -13,6 +13,7 @@ from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.explorer import encoding
 from relational_rnn.kernels.reference import Trace
 from relational_rnn.tasks.learning_to_execute import LearningToExecute
+from relational_rnn.tasks.lte_scratchpad import Scratchpad
 from relational_rnn.tasks.lte_text import TOKENS, decode
 from relational_rnn.tasks.seq2seq import Seq2Seq
 from relational_rnn.training.config import EVAL_SEED
@@ -25,7 +26,8 @@ LIKELY = 3  # symbols kept of every prediction
 def export_samples(
     name: str, task: LearningToExecute, model: Seq2Seq, *, samples: int = 6, seed: int = SEED
 ) -> dict:
-    """Samples of maximum difficulty; without a RelationalMemory there is no attention, only predictions."""
+    """Samples of maximum difficulty. Without a RelationalMemory there is no attention, only predictions; nor
+    is there of a Scratchpad, which reads more than the text that is shown."""
     batch = task.batch(samples, generator=torch.Generator().manual_seed(seed))
     read = []
     for b in range(samples):
@@ -51,7 +53,7 @@ def read_sample(model: Seq2Seq, ids: Tensor, target: str, steps: int) -> dict:
         "likely": [[TOKENS[i] for i in row] for row in likely.indices.tolist()],  # [T, LIKELY]
         "chances": encoding.numbers(likely.values),
     }
-    if isinstance(model.encoder, RelationalMemory):
+    if isinstance(model.encoder, RelationalMemory) and not isinstance(model, Scratchpad):
         sample["trace"] = _trace(model, ids, chances[:, -1].argmax(-1))
     return sample
 

@@ -19,6 +19,7 @@ SMOKE = {
     "conv": ["box-world", "--core", "conv-lstm"],
     "lte": ["lte"],
     "scheduled": ["lte", "--model.regime", "scheduled", "--task", "reverse"],
+    "scratchpad": ["lte", "--model.scratchpad", "--task", "control", "--nest", "2"],
 }
 
 

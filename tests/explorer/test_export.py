@@ -108,6 +108,16 @@ def test_an_episode_s_values_and_attention_are_the_network_s(run_of):
     np.testing.assert_allclose(decoded_attention(told["trace"]), trace.attention[:, 0, :, :, :4], atol=1e-4)
 
 
+def test_of_a_scratchpad_only_predictions_are_shown(run_of, tmp_path):
+    """It reads more than the text, so the text is no legend for its attention."""
+    data = export.collect([run_of("scratchpad")], weights=tmp_path)
+    (shown,) = data["programs"]
+    for sample in shown["samples"]:
+        assert "trace" not in sample
+        assert len(sample["soFar"]) == len(sample["text"])
+    assert data["notices"] == ["scratchpad: only predictions; what it writes down in between is not shown"]
+
+
 @pytest.mark.parametrize("kind", ["lte", "scheduled"])
 def test_programs_are_read_as_the_model_reads_them(run_of, full_page, kind):
     model, config, _ = pretrained.load_run(run_of(kind))

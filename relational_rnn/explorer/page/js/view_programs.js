@@ -85,6 +85,6 @@
         E.card("The answer so far", "What would be written if the text ended at this character, and how sure each digit is.", sentence, soFar),
         E.card("The digits at the end", "The likeliest symbols for every digit of the answer.", E.el("div", { class: "scroll" }, digits))),
       ...(inside ? [inside.overview, E.el("div", { class: "columns half" }, inside.slots, inside.heads)]
-        : [E.el("div", { class: "card note" }, "This model's core has no memory slots, so there is no attention to show.")]));
+        : [E.el("div", { class: "card note" }, "No attention is shown: this model's core has no memory slots, or reads more than this text (a scratchpad).")]));
   }
 })((window.Explorer ||= {}));
