@@ -23,7 +23,7 @@ from torch import Tensor
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.tasks.learning_to_execute import Batch
 from relational_rnn.tasks.lte_text import IDS, ZERO
-from relational_rnn.tasks.seq2seq import Seq2Seq
+from relational_rnn.tasks.seq2seq import Seq2Seq, check_steps, ending_together
 
 CLOSE = IDS[")"]
 
@@ -77,12 +77,11 @@ class Scratchpad(Seq2Seq):
         self, inputs: Tensor, lengths: Tensor, steps: int, values: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Reading these values [B, K] -> logits of the answer [T, B, V], and those written [B, K, W, V]."""
+        check_steps(steps)
         self.check(inputs, lengths)
         text = self.text(inputs, lengths, values)
-        begins = len(text.ids) - text.lengths
-        at = torch.arange(len(text.ids), device=inputs.device)[:, None] - begins  # [S', B]
-        blank = text.blank.gather(0, at.clamp(min=0))
-        x = self.one_hot(text.ids.gather(0, at.clamp(min=0))) * ~blank[..., None]
+        source, begins = ending_together(len(text.ids), text.lengths)
+        x = self.one_hot(text.ids.gather(0, source)) * ~text.blank.gather(0, source)[..., None]
         outputs = self.one_sequence(x, begins, steps)
         places = (begins[:, None] + text.begins)[..., None] + torch.arange(self.digits, device=inputs.device)
         samples = torch.arange(len(begins), device=inputs.device)[:, None, None]

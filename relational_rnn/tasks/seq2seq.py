@@ -83,7 +83,7 @@ class Seq2Seq(nn.Module):
         Targets [T, B] are for training alone, and not read in eval mode; `feedback` and `generator` only for
         the scheduled regime.
         """
-        require(isinstance(steps, int) and steps >= 1, "steps", steps, "1 or more")
+        check_steps(steps)
         x, begins = self._aligned(inputs, lengths)
         batch_size = inputs.shape[1]
         if targets is not None and tuple(targets.shape) != (steps, batch_size):
@@ -133,9 +133,8 @@ class Seq2Seq(nn.Module):
     def _aligned(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """-> one-hot inputs that end together [S, B, V], and where each begins [B]."""
         self.check(inputs, lengths)
-        begins = len(inputs) - lengths  # [B]
-        at = torch.arange(len(inputs), device=inputs.device)[:, None] - begins  # [S, B]
-        return self.one_hot(inputs.gather(0, at.clamp(min=0))), begins
+        source, begins = ending_together(len(inputs), lengths)
+        return self.one_hot(inputs.gather(0, source)), begins
 
     def check(self, inputs: Tensor, lengths: Tensor) -> None:
         if inputs.dim() != 2 or lengths.shape != inputs.shape[1:]:
@@ -170,6 +169,17 @@ class Seq2Seq(nn.Module):
     @property
     def _features(self) -> Tensor:
         return self.head[-1].weight
+
+
+def ending_together(steps: int, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples of these lengths [B] moved to end at the same step -> which of its steps each one then has
+    [steps, B], its first before it begins, and where it begins [B]."""
+    begins = steps - lengths
+    return (torch.arange(steps, device=lengths.device)[:, None] - begins).clamp(min=0), begins
+
+
+def check_steps(steps: int) -> None:
+    require(isinstance(steps, int) and steps >= 1, "steps", steps, "1 or more")
 
 
 def _shapes(state: State) -> list:

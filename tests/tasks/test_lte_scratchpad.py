@@ -116,6 +116,12 @@ def test_the_loss_by_hand():
     assert right.item() == 0.5
 
 
+def test_no_steps_to_answer_in():
+    inputs, lengths = ids("(1+2)+4")
+    with pytest.raises(ValueError, match="steps=0 is not allowed; allowed: 1 or more"):
+        model()(inputs, lengths, 0)
+
+
 def test_a_program_of_too_many_brackets():
     inputs, lengths = ids("((1+2)+3)+4")
     with pytest.raises(ValueError, match="brackets of a program=2 is not allowed; allowed: at most 1"):
