@@ -69,9 +69,10 @@ class LearningToExecuteProblem(Problem):
         """-> (logits, what else is part of the loss, metrics of that)."""
         model, asked = self.model, (batch.inputs, batch.input_lengths, self.task.output_steps)
         if isinstance(model, Scratchpad):
-            logits, written = model.read_and_write(*asked, batch.inner)
-            loss, right = model.loss(written.float(), batch)
-            return logits.float(), loss, {"written_loss": loss.detach(), "written_accuracy": right}
+            logits, written = model.read_and_write(batch, self.task.output_steps)
+            loss = written.entropy / batch.mask.numel()  # as much for a digit as for one of the answer
+            metrics = {"written_loss": loss.detach(), "written_accuracy": written.accuracy}
+            return logits.float(), loss, metrics
         feeding = {}
         if model.regime != "non-auto-regressive":
             generator = self.generators["data"]
@@ -85,7 +86,8 @@ class LearningToExecuteProblem(Problem):
 
     def after_interval(self, metrics: dict[str, float]) -> dict[str, int | float]:
         length, nest = self.curriculum.level.tolist()
-        self.curriculum.update(metrics["loss"], metrics["accuracy"])
+        # On a scratchpad it is the calculation that has to be mastered: the answer is copied from it.
+        self.curriculum.update(metrics["loss"], metrics.get("written_accuracy", metrics["accuracy"]))
         shares = {} if self.practice is None else self.practice.update(metrics)
         return {"length": length, "nest": nest} | shares
 

@@ -120,8 +120,8 @@ class Model:
     head_units: int = 256
     """Units in each of them."""
     scratchpad: bool = field(default=False, metadata=ADDED)
-    """Write down what stands in brackets and read on with that, in training the truth, else what was written
-    (tasks/lte_scratchpad.py). Not the paper's."""
+    """Write the calculation down, digit by digit, and read it, in training the true one, else what was
+    written (tasks/lte_scratchpad.py). Not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,14 @@ class Config:
         require(model.feedback_steps >= 0, "feedback_steps", model.feedback_steps, "0 or more")
         require(model.head_layers >= 0, "head_layers", model.head_layers, "0 or more")
         require(model.head_units >= 1, "head_units", model.head_units, "1 or more")
-        nested = not self.samples.memorisation and self.samples.nest > 1
+        memorisation, balance = self.samples.memorisation, self.curriculum.balance
         one_core = model.regime == "non-auto-regressive" and model.decoder == "shared"
-        allowed = "False, unless programs are nested and one core reads and writes without feedback"
-        require(not model.scratchpad or (nested and one_core), "scratchpad", model.scratchpad, allowed)
-        balanced, none = self.curriculum.balance, f"False, for {self.task} has no operations"
-        require(not balanced or not self.samples.memorisation, "curriculum.balance", balanced, none)
+        allowed = "False, unless one core reads programs and writes without feedback"
+        require(not model.scratchpad or (one_core and not memorisation), "scratchpad", True, allowed)
+        allowed = f"False, for {self.task} has no operations"
+        require(not (balance and memorisation), "curriculum.balance", balance, allowed)
+        allowed = "False, for the answers of a scratchpad are copied from it, whatever the operation"
+        require(not (balance and model.scratchpad), "curriculum.balance", balance, allowed)
 
     @property
     def samples(self) -> lte.LearningToExecute:
@@ -228,7 +230,7 @@ def make_problem(config: Config, device: torch.device) -> LearningToExecuteProbl
         core_autocast=config.core == "rmc",  # bf16 would round an LSTM's cell at every step
     )
     if model.scratchpad:
-        whole = Scratchpad(encoder, brackets=task.nest - 1, digits=task.length + 1, **around)
+        whole = Scratchpad(encoder, config.training_samples, **around)
     else:
         whole = Seq2Seq(encoder, decoder, model.regime, **around)
     return LearningToExecuteProblem(

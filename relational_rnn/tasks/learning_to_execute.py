@@ -46,6 +46,18 @@ OPERATIONS_OF = {"addition": ("sums",), "control": ("comparisons", "loops"), "pr
 MAX_LENGTH, MAX_NEST = 8, 4  # of programs: products must fit 63 bits; templates grow as 6^nest
 
 
+class Steps(NamedTuple):
+    """What a program computes, level by level, the innermost first; where it is less deep, values stay."""
+
+    a: Tensor  # [B, N], the first operand: the value of the level below, or a literal
+    b: Tensor  # [B, N], the second one
+    c: Tensor  # [B, N], the third, with which a comparison compares it
+    k: Tensor  # [B, N], how often a loop runs
+    holds: Tensor  # [B, N], whether a comparison does
+    value: Tensor  # [B, N]
+    modulus: Tensor  # [B]
+
+
 class Batch(NamedTuple):
     """Ids of the vocabulary, time first, padded with PAD behind each sample's own length."""
 
@@ -54,7 +66,7 @@ class Batch(NamedTuple):
     input_lengths: Tensor  # [B]
     target_lengths: Tensor  # [B]
     operations: Tensor | None = None  # [B, N] of a program, the innermost first, as numbers of OPERATIONS
-    inner: Tensor | None = None  # [B, N - 1], values of what stands in brackets, the innermost first
+    steps: Steps | None = None  # of a program
 
     @property
     def mask(self) -> Tensor:
@@ -201,11 +213,11 @@ def _templates(task: LearningToExecute, device: torch.device) -> Templates:
             row = length - 1
             for operation in (*operations, *[0] * (N - nest)):
                 row = row * base + operation
-            characters = _characters(operations, length, L, N)
-            rest = S - len(characters)
-            fixed[row] = [ZERO if isinstance(c, int) else IDS[c] for c in characters] + [PAD] * rest
-            source[row] = [c if isinstance(c, int) else 0 for c in characters] + [0] * rest
-            lengths[row] = len(characters)
+            text = characters(operations, length, L, N)
+            rest = S - len(text)
+            fixed[row] = [ZERO if isinstance(c, int) else IDS[c] for c in text] + [PAD] * rest
+            source[row] = [c if isinstance(c, int) else 0 for c in text] + [0] * rest
+            lengths[row] = len(text)
     fixed, source, lengths = (
         torch.tensor(fixed, dtype=torch.uint8),
         torch.tensor(source),
@@ -217,7 +229,7 @@ def _templates(task: LearningToExecute, device: torch.device) -> Templates:
     return Templates(*(t.to(device) for t in (fixed, source, lengths, choices, powers, tens)))
 
 
-def _characters(operations: tuple[int, ...], length: int, L: int, N: int) -> list[str | int]:
+def characters(operations: tuple[int, ...], length: int, L: int, N: int) -> list[str | int]:
     """A program's characters, innermost level first; an integer is the index of a digit to fill in.
 
     Digits of a sample: 0, then Q = 1 + 3N literals of L digits (the innermost operand, and b, c, d of every
@@ -265,23 +277,25 @@ def _programs(
     inputs = tables.fixed[row] + digits.gather(1, tables.source[row])  # [B, S]
 
     values = (literals * tables.powers[length - 1].unsqueeze(1)).sum(-1)  # [B, Q]
-    factor, summand = _affine(operations, *values[:, 1:].unflatten(1, (N, 3)).unbind(2), count)  # [B, N]
-    value, modulus, inner = values[:, 0], tables.tens[length + 1], []
+    b, c, d = values[:, 1:].unflatten(1, (N, 3)).unbind(2)  # [B, N]
+    holds = torch.where(operations == OPERATIONS.index(">"), b > c, b < c)
+    factor, summand = _affine(operations, b, d, count, holds)
+    value, modulus, reached = values[:, 0], tables.tens[length + 1], [values[:, 0]]
     for level in range(N):
         value = (value * factor[:, level] + summand[:, level]).remainder(modulus)  # Python's, never negative
-        inner.append(value)
+        reached.append(value)
+    reached = torch.stack(reached, 1)  # [B, N + 1]
     targets, target_lengths = _written(value, tables.tens, task.output_steps)
     inputs, targets = inputs.t().contiguous().long(), targets.t().contiguous()
-    return Batch(
-        inputs, targets, tables.lengths[row], target_lengths, operations, torch.stack(inner, 1)[:, :-1]
-    )
+    steps = Steps(reached[:, :-1], b, c, count, holds, reached[:, 1:], modulus)
+    return Batch(inputs, targets, tables.lengths[row], target_lengths, operations, steps)
 
 
-def _affine(operation: Tensor, b: Tensor, c: Tensor, d: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def _affine(operation: Tensor, b: Tensor, d: Tensor, k: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
     """Every operation is affine in its first operand: (f, s) with value = f a + s, in OPERATIONS' order."""
-    one, zero, more, less = torch.ones_like(b), torch.zeros_like(b), (b > c).long(), (b < c).long()
-    factors = torch.stack([one, one, one, b, more, less, one], dim=-1)
-    summands = torch.stack([zero, b, -b, zero, (1 - more) * d, (1 - less) * d, k * b], dim=-1)
+    one, zero, chosen = torch.ones_like(b), torch.zeros_like(b), holds.long()
+    factors = torch.stack([one, one, one, b, chosen, chosen, one], dim=-1)
+    summands = torch.stack([zero, b, -b, zero, (1 - chosen) * d, (1 - chosen) * d, k * b], dim=-1)
     return tuple(x.gather(-1, operation.unsqueeze(-1)).squeeze(-1) for x in (factors, summands))
 
 

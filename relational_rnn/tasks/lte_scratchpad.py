@@ -1,15 +1,17 @@
-"""A model that writes down what stands in brackets, and reads on with that (ours; Nye et al., 2021).
+"""A model that writes its calculation down, digit by digit, and reads it (ours; after Nye et al., 2021).
 
 The value of a loop of loops is a + k b + m c, whose last digit is hardly learned at once, not even from the
-digits themselves (results/LOG.md). Written down in between, it is two loops, one after the other:
+digits themselves, and a product of numbers of five digits is not learned at all (results/LOG.md). One step of
+a calculation on paper is (lte_calculation.py):
 
-    program             x=(x=3for[4]x+=5)for[2]x+=8
-    what the core reads x=(x=3for[4]x+=5)__23for[2]x+=8      _ is a step without input
+    program                x=(31if24<17else86)for[3]x+=25
+    what the core reads    x=(31if24<17else86)_7000680for[3]x+=25_570161     _ is a step without input
+    what the head writes                      7000680             570161     then the answer, 161
 
-At each _ the head writes a digit of the value, leading zeros included, and then the core reads them: in
-training the true ones, else its own. Everything else is as without: the answer is written without inputs.
+In training the digits that it reads are the true ones. Otherwise they are its own: then the program is all
+that it gets. The answer is written without inputs, as it is without a scratchpad.
 
-Shapes: S input steps, T output steps, B batch, V vocabulary, K brackets at most, W digits of a value.
+Shapes: S input steps, S' those with the calculation, T output steps, B batch, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,21 +23,29 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relational_rnn.cores.base import RecurrentCore, require
-from relational_rnn.tasks.learning_to_execute import Batch
-from relational_rnn.tasks.lte_text import IDS, ZERO
-from relational_rnn.tasks.seq2seq import Seq2Seq, check_steps, ending_together
+from relational_rnn.tasks.learning_to_execute import Batch, LearningToExecute
+from relational_rnn.tasks.lte_calculation import CLOSE, Calculation, Text
+from relational_rnn.tasks.lte_text import ZERO
+from relational_rnn.tasks.seq2seq import Seq2Seq, check_steps
 
-CLOSE = IDS[")"]
 
+class Written(NamedTuple):
+    """What a model wrote down of a batch, reading the true digits, and what it should have."""
 
-class Text(NamedTuple):
-    """What the core reads, and where it writes in between; S' = S + 2 W K."""
+    logits: Tensor  # [S', B, V]
+    symbols: Tensor  # [S', B]
+    mask: Tensor  # [S', B], where there is something to be written
 
-    ids: Tensor  # [S', B]
-    blank: Tensor  # [S', B], true where there is no input
-    lengths: Tensor  # [B]
-    begins: Tensor  # [B, K], the first of the steps without input
-    there: Tensor  # [B, K], whether there is such a bracket
+    @property
+    def entropy(self) -> Tensor:
+        """Cross entropy, summed."""
+        entropy = F.cross_entropy(self.logits.flatten(0, 1).float(), self.symbols.flatten(), reduction="none")
+        return (entropy * self.mask.flatten()).sum()
+
+    @property
+    def accuracy(self) -> Tensor:
+        right = (self.logits.argmax(-1) == self.symbols) & self.mask
+        return right.sum() / self.mask.sum().clamp(min=1)
 
 
 class Scratchpad(Seq2Seq):
@@ -43,85 +53,62 @@ class Scratchpad(Seq2Seq):
 
     Args:
         core: reads and writes.
-        brackets: that a program has at most.
-        digits: of what stands in one, leading zeros included.
+        task: whose programs it reads; those it is trained on, if they have more operations.
         options: of Seq2Seq.
     """
 
-    def __init__(self, core: RecurrentCore, *, brackets: int, digits: int, **options):
+    def __init__(self, core: RecurrentCore, task: LearningToExecute, **options):
         super().__init__(core, **options)
-        require(brackets >= 1, "brackets", brackets, "1 or more")
-        require(digits >= 1, "digits", digits, "1 or more")
-        self.brackets, self.digits = brackets, digits
+        require(not task.memorisation, "task", task.task, "one with programs")
+        self.calculation = Calculation(task)
 
     def forward(self, inputs: Tensor, lengths: Tensor, steps: int) -> Tensor:
-        """As Seq2Seq's. It reads what it writes itself, hence from the start again for every bracket."""
-        values = torch.zeros(inputs.shape[1], self.brackets, dtype=torch.long, device=inputs.device)
-        for k in range(self.brackets):
-            written = self.read_and_write(inputs, lengths, steps, values)[1]
-            own = written[:, k, :, ZERO : ZERO + 10].argmax(-1)  # [B, W]
-            values[:, k] = (own * self.tens(own.device)).sum(-1)
-        return self.read_and_write(inputs, lengths, steps, values)[0]
+        """As Seq2Seq's. It reads what it wrote itself, hence one step after the other."""
+        text = self._text(inputs, lengths, steps)
+        blank, reads = (
+            F.pad(mask, (0, 0, 0, steps), value=end)
+            for mask, end in ((text.blank, True), (text.reads, False))
+        )
+        ids = F.pad(text.ids, (0, 0, 0, steps))
+        state, own, logits = self.encoder.initial_state(len(lengths), device=inputs.device), ids[0], []
+        for t in range(len(ids)):
+            x = self._read(torch.where(reads[t], own, ids[t]), blank[t])
+            with self._cores_precision():
+                output, state = self.encoder.step(x, state)
+            logits.append(self.logits(output))  # [B, V]
+            own = ZERO + logits[-1][:, ZERO : ZERO + 10].argmax(-1)
+        return _answer(torch.stack(logits), text, steps)
 
-    def loss(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of what was written in between, [B, K, W, V] -> (cross entropy, share of digits right).
+    def read_and_write(self, batch: Batch, steps: int) -> tuple[Tensor, Written]:
+        """With the true digits to read -> logits of the answer [T, B, V], and what was written."""
+        text = self._text(batch.inputs, batch.input_lengths, steps)
+        symbols = self.calculation.symbols(batch.steps, text)  # [S', B]
+        before = F.pad(symbols, (0, 0, 1, 0))[:-1]
+        x = self._read(torch.where(text.reads, before, text.ids), text.blank)
+        with self._cores_precision():
+            outputs = self.encoder(F.pad(x, (0, 0, 0, 0, 0, steps)))[0]
+        logits = self.logits(outputs)
+        return _answer(logits, text, steps), Written(logits[: len(symbols)], symbols, text.writes)
 
-        The mean over B K W digits; those of brackets that a sample lacks count as 0."""
-        targets = ZERO + self.digits_of(batch.inner)
-        there = (self.closed(batch.inputs) >= 0)[..., None].expand_as(targets)
-        entropy = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
-        right = (logits.argmax(-1) == targets) & there
-        return (entropy * there.flatten()).mean(), right.sum() / there.sum().clamp(min=1)
-
-    def read_and_write(
-        self, inputs: Tensor, lengths: Tensor, steps: int, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Reading these values [B, K] -> logits of the answer [T, B, V], and those written [B, K, W, V]."""
+    def _text(self, inputs: Tensor, lengths: Tensor, steps: int) -> Text:
         check_steps(steps)
         self.check(inputs, lengths)
-        text = self.text(inputs, lengths, values)
-        source, begins = ending_together(len(text.ids), text.lengths)
-        x = self.one_hot(text.ids.gather(0, source)) * ~text.blank.gather(0, source)[..., None]
-        outputs = self.one_sequence(x, begins, steps)
-        places = (begins[:, None] + text.begins)[..., None] + torch.arange(self.digits, device=inputs.device)
-        samples = torch.arange(len(begins), device=inputs.device)[:, None, None]
-        written = outputs[places.clamp(max=len(outputs) - 1), samples]  # [B, K, W, features]
-        return self.logits(outputs[-steps:]), self.logits(written)
+        return self.calculation.text(inputs, lengths)
 
-    def text(self, inputs: Tensor, lengths: Tensor, values: Tensor) -> Text:
-        """Programs [S, B] with W steps without input, then one of values [B, K], behind closing brackets."""
-        width, device, batch = 2 * self.digits, inputs.device, inputs.shape[1]
-        closed = self.closed(inputs)  # [B, K]
-        there = closed >= 0
-        begins = closed + 1 + width * torch.arange(self.brackets, device=device)
-        step = torch.arange(len(inputs) + width * self.brackets, device=device)[:, None]  # [S', 1]
-        behind = (step[..., None] >= begins) & there  # [S', B, K]
-        count = behind.sum(-1)  # brackets closed before
-        since = step - torch.where(behind, begins, -width).amax(-1)  # the last of them
-        inside = (count > 0) & (since < width)
-        digit = (since - self.digits).clamp(0, self.digits - 1)
-        samples = torch.arange(batch, device=device)
-        read = self.digits_of(values)[samples, (count - 1).clamp(min=0), digit]
-        program = inputs.gather(0, (step - width * count).clamp(0, len(inputs) - 1))
-        ids = torch.where(inside, ZERO + read, program)
-        return Text(ids, inside & (since < self.digits), lengths + width * there.sum(1), begins, there)
-
-    def closed(self, inputs: Tensor) -> Tensor:
-        """[B, K]: the steps of closing brackets, innermost first; -1 where there are fewer."""
-        brackets = inputs == CLOSE  # [S, B]
-        number = brackets.cumsum(0)[..., None] == 1 + torch.arange(self.brackets, device=inputs.device)
-        found = brackets[..., None] & number  # [S, B, K]
-        return torch.where(found.any(0), found.int().argmax(0), -1)
-
-    def digits_of(self, values: Tensor) -> Tensor:
-        """[...] -> [..., W], the first digit first."""
-        return (values[..., None] // self.tens(values.device)).remainder(10)
-
-    def tens(self, device: torch.device) -> Tensor:
-        return 10 ** torch.arange(self.digits - 1, -1, -1, device=device)
+    def _read(self, ids: Tensor, blank: Tensor) -> Tensor:
+        return self.one_hot(ids) * ~blank[..., None]
 
     def check(self, inputs: Tensor, lengths: Tensor) -> None:
         super().check(inputs, lengths)
-        if not inputs.is_cuda:
-            most = int((inputs == CLOSE).sum(0).max()) if inputs.numel() else 0
-            require(most <= self.brackets, "brackets of a program", most, f"at most {self.brackets}")
+        if not inputs.is_cuda and inputs.numel():
+            levels, most = 1 + int((inputs == CLOSE).sum(0).max()), self.calculation.levels
+            require(levels <= most, "levels of a program", levels, f"at most {most}")
+            longest = int(self.calculation.text(inputs, lengths).lengths.max())
+            most = self.calculation.longest
+            require(longest <= most, "steps with calculation", longest, f"at most {most}")
+
+
+def _answer(logits: Tensor, text: Text, steps: int) -> Tensor:
+    """The logits of all steps [S' + T, B, V] -> of the first T behind each text."""
+    places = text.lengths + torch.arange(steps, device=logits.device)[:, None]  # [T, B]
+    return logits.gather(0, places[..., None].expand(-1, -1, logits.shape[-1]))

@@ -1,131 +1,112 @@
-"""What stands in brackets, written down and read again: the text, the digits, and a training with it."""
+"""A model that writes its calculation down: what it reads, what it is asked to write, and a training."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments import table1_lte
 from relational_rnn.tasks.learning_to_execute import LearningToExecute
 from relational_rnn.tasks.lte_curriculum import Curriculum
-from relational_rnn.tasks.lte_scratchpad import Scratchpad
-from relational_rnn.tasks.lte_text import IDS, PAD, VOCABULARY, ZERO, answer, decode
+from relational_rnn.tasks.lte_scratchpad import Scratchpad, Written
+from relational_rnn.tasks.lte_text import VOCABULARY, ZERO, encode
 from relational_rnn.training.config import from_dict, to_dict
 from relational_rnn.training.loop import Trainer
 from tests.tasks.lte_samples import draw
 
-
-def brackets(text):
-    """What stands in them, the innermost first: a nested term is always the first operand."""
-    closed = [i for i, letter in enumerate(text) if letter == ")"]
-    opened = [i for i, letter in enumerate(text) if letter == "("][::-1]
-    return [text[first + 1 : last] for first, last in zip(opened, closed, strict=True)]
+TASK = LearningToExecute("program", 2, 3)
 
 
-def model(brackets=1, digits=2, core=None):
+def model(task=TASK, core=None):
     torch.manual_seed(0)
-    return Scratchpad(core or LSTM(VOCABULARY, 8), brackets=brackets, digits=digits, hidden=(16,)).eval()
+    return Scratchpad(core or LSTM(VOCABULARY, 8), task, hidden=(16,)).eval()
 
 
-@pytest.mark.parametrize(
-    ("task", "length", "nest"), [("control", 3, 2), ("program", 4, 3), ("addition", 2, 4)]
-)
-def test_values_are_those_of_the_text(task, length, nest):
-    batch = draw(LearningToExecute(task, length, nest), 400, curriculum=Curriculum(length, nest, "mix"))
-    seen = set()
-    for text, inner in zip(decode(batch.inputs), batch.inner.tolist(), strict=True):
-        expected = [int(answer("program", program)) for program in brackets(text)]
-        assert inner[: len(expected)] == expected
-        seen.add(len(expected))
-    assert seen == set(range(nest))
+CORES = {
+    "lstm": lambda: LSTM(VOCABULARY, 8),
+    "rmc": lambda: RelationalMemory(VOCABULARY, 2, 4, 2),
+    "dnc": lambda: DNC(VOCABULARY, 8, memory_size=4, word_size=4, num_reads=1, hidden_size=8),
+}
 
 
-def test_programs_without_brackets_have_no_values():
-    assert draw(LearningToExecute("control", 2, 1), 3).inner.shape == (3, 0)
-
-
-def spelled(text, sample):
-    """What the core reads of a sample: _ where there is nothing to be read."""
-    letters = {number: letter for letter, number in IDS.items()}
-    pairs = zip(text.ids[:, sample].tolist(), text.blank[:, sample].tolist(), strict=True)
-    return "".join("_" if blank else letters[number] for number, blank in pairs)[: text.lengths[sample]]
-
-
-def ids(*texts):
-    longest = max(map(len, texts))
-    rows = [[IDS[letter] for letter in text] + [PAD] * (longest - len(text)) for text in texts]
-    return torch.tensor(rows).t(), torch.tensor([len(text) for text in texts])
-
-
-def test_the_text_with_values_by_hand():
-    inputs, lengths = ids("((1+2)+3)+4", "x=(1+2)for[2]x+=8", "5+6")
-    text = model(brackets=2).text(inputs, lengths, torch.tensor([[3, 6], [3, 99], [99, 99]]))
-    assert spelled(text, 0) == "((1+2)__03+3)__06+4"
-    assert spelled(text, 1) == "x=(1+2)__03for[2]x+=8"
-    assert spelled(text, 2) == "5+6"
-    assert text.there.tolist() == [[True, True], [True, False], [False, False]]
-    assert text.begins[0].tolist() == [6, 13]
-    assert text.begins[1, 0] == 7
-
-
-def test_what_is_written_comes_from_the_steps_without_input():
-    """Sample by sample, with the same core step by step."""
-    network = model(brackets=2, digits=3, core=RelationalMemory(VOCABULARY, 2, 4, 2))
-    task = LearningToExecute("program", 2, 3)
-    batch = draw(task, 12, curriculum=Curriculum(2, 3, "mix"))
-    values = torch.randint(0, 1000, (12, 2), generator=torch.Generator().manual_seed(3))
-    logits, written = network.read_and_write(batch.inputs, batch.input_lengths, task.output_steps, values)
-    text = network.text(batch.inputs, batch.input_lengths, values)
+@pytest.mark.parametrize("core", CORES)
+def test_true_digits_are_read_in_training(core):
+    """Sample by sample, each text by itself through the same core."""
+    network = model(core=CORES[core]())
+    batch = draw(TASK, 12, curriculum=Curriculum(2, 3, "mix"))
+    logits, written = network.read_and_write(batch, TASK.output_steps)
+    text = network.calculation.text(batch.inputs, batch.input_lengths)
     for b in range(12):
         length = int(text.lengths[b])
-        x = network.one_hot(text.ids[:length, b]) * ~text.blank[:length, b, None]
-        outputs, _ = network.encoder(torch.cat([x, torch.zeros(task.output_steps, VOCABULARY)]))
-        torch.testing.assert_close(logits[:, b], network.logits(outputs[length:]))
-        for k in range(2):
-            if text.there[b, k]:
-                first = int(text.begins[b, k])
-                torch.testing.assert_close(written[b, k], network.logits(outputs[first : first + 3]))
+        x = torch.zeros(length + TASK.output_steps, VOCABULARY)
+        for t in range(length):
+            if not text.blank[t, b]:
+                x[t, written.symbols[t - 1, b] if text.reads[t, b] else text.ids[t, b]] = 1.0
+        expected = network.logits(network.encoder(x)[0])
+        torch.testing.assert_close(logits[:, b], expected[length:])
+        torch.testing.assert_close(written.logits[:length, b], expected[:length])
 
 
-def test_an_evaluation_reads_what_it_wrote():
-    network = model(brackets=2, digits=3)
-    task = LearningToExecute("program", 2, 3)
-    batch = draw(task, 20)
-    run = (batch.inputs, batch.input_lengths, task.output_steps)
-    values = torch.zeros(20, 2, dtype=torch.long)
-    for k in range(2):  # the second one is written behind the first
-        own = network.read_and_write(*run, values)[1][:, k, :, ZERO : ZERO + 10].argmax(-1)
-        values[:, k] = torch.tensor([int("".join(map(str, digits))) for digits in own.tolist()])
-    torch.testing.assert_close(network(*run), network.read_and_write(*run, values)[0])
-    assert not torch.allclose(network(*run), network.read_and_write(*run, batch.inner)[0])  # not the truth
+@pytest.mark.parametrize("core", CORES)
+def test_an_evaluation_reads_what_it_wrote(core):
+    """As if it were true: with the digits that it writes as the ones to be read, it writes these."""
+    network = model(core=CORES[core]())
+    batch = draw(TASK, 20)
+    asked = (batch.inputs, batch.input_lengths, TASK.output_steps)
+    text = network.calculation.text(*asked[:2])
+    own = torch.full_like(text.ids, ZERO)
+    network.calculation.symbols = lambda steps, text: own
+    for t in range(len(own)):
+        written = network.read_and_write(batch, TASK.output_steps)[1].logits[t]
+        own[t] = ZERO + written[:, ZERO : ZERO + 10].argmax(-1)
+    torch.testing.assert_close(network(*asked), network.read_and_write(batch, TASK.output_steps)[0])
+    del network.calculation.symbols
+    truth = network.read_and_write(batch, TASK.output_steps)[0]
+    assert not torch.allclose(network(*asked), truth)
+
+
+def test_it_needs_nothing_but_the_program():
+    network, batch = model(), draw(TASK, 9)
+    asked = (batch.inputs, batch.input_lengths, TASK.output_steps)
+    padded = torch.where(torch.arange(len(batch.inputs))[:, None] < batch.input_lengths, batch.inputs, 3)
+    torch.testing.assert_close(network(*asked), network(padded, *asked[1:]))  # whatever stands behind it
+    alone = network(batch.inputs[: batch.input_lengths[4], 4:5], batch.input_lengths[4:5], TASK.output_steps)
+    torch.testing.assert_close(network(*asked)[:, 4:5], alone)
 
 
 def test_the_loss_by_hand():
-    network = model(brackets=2)
-    inputs, _ = ids("(1+2)+4", "5+6")
-    batch = draw(LearningToExecute("program", 1, 3), 2)._replace(
-        inputs=inputs, inner=torch.tensor([[47, 99], [99, 99]])
-    )
-    logits = torch.zeros(2, 2, 2, VOCABULARY)
-    logits[0, 0, 0, ZERO + 4] = 100.0  # the first digit, surely; of the second nothing is known
-    loss, right = network.loss(logits, batch)
-    unknown = torch.tensor(float(VOCABULARY)).log().item()
-    assert loss.item() == pytest.approx(unknown / 8)  # of 2 x 2 x 2 digits
-    assert right.item() == 0.5
+    symbols = ZERO + torch.tensor([[4, 7], [1, 9]])
+    mask = torch.tensor([[True, True], [False, True]])
+    logits = torch.zeros(2, 2, VOCABULARY)
+    logits[0, 0, ZERO + 4] = 100.0  # surely right; of the other two nothing is known
+    logits[1, 0, ZERO + 8] = 100.0  # wrong, where nothing is to be written
+    written = Written(logits, symbols, mask)
+    assert written.entropy.item() == pytest.approx(2 * torch.tensor(float(VOCABULARY)).log().item())
+    assert written.accuracy.item() == pytest.approx(1 / 3)
 
 
 def test_no_steps_to_answer_in():
-    inputs, lengths = ids("(1+2)+4")
     with pytest.raises(ValueError, match="steps=0 is not allowed; allowed: 1 or more"):
-        model()(inputs, lengths, 0)
+        model()(encode(["(1+2)+4"]), torch.tensor([7]), 0)
 
 
-def test_a_program_of_too_many_brackets():
-    inputs, lengths = ids("((1+2)+3)+4")
-    with pytest.raises(ValueError, match="brackets of a program=2 is not allowed; allowed: at most 1"):
-        model(brackets=1)(inputs, lengths, 2)
+def test_a_program_of_too_many_levels():
+    with pytest.raises(ValueError, match="levels of a program=4 is not allowed; allowed: at most 3"):
+        model()(encode(["(((1+2)+3)+4)+5"]), torch.tensor([15]), 2)
+
+
+def test_a_program_that_is_too_long():
+    text = "1" * 40 + "+1"
+    with pytest.raises(ValueError, match="steps with calculation=46 is not allowed; allowed: at most 18"):
+        model(LearningToExecute("addition", 2, 2))(encode([text]), torch.tensor([42]), 2)
+
+
+def test_no_calculation_in_memorisation():
+    with pytest.raises(ValueError, match="task='copy' is not allowed; allowed: one with programs"):
+        model(LearningToExecute("copy", 3))
 
 
 def config(**model):
@@ -134,8 +115,8 @@ def config(**model):
     return replace(smoke, task="control", nest=2, model=replace(smoke.model, **model), curriculum=mixed)
 
 
-def test_a_training_learns_to_write_them():
-    """Sums of one digit: what is in brackets is learned, and answers with it."""
+def test_a_training_learns_to_calculate():
+    """Sums of one digit: what it writes is learned, and answers with what it wrote itself."""
     asked = config(scratchpad=True)
     assert from_dict(table1_lte.Config, to_dict(asked)) == asked
     asked = replace(
@@ -151,7 +132,28 @@ def test_a_training_learns_to_write_them():
     shares = [record["written_accuracy"] for record in records]
     assert shares[0] < 0.6
     assert shares[-1] > 0.8
-    assert records[-1]["eval_accuracy"] > 0.4  # read with its own
+    assert records[-1]["eval_accuracy"] > 0.4
+
+
+def test_levels_are_mastered_when_the_calculation_is():
+    """The answer is copied from it, and would be right long before."""
+    asked = config(scratchpad=True)
+    curriculum = replace(asked.curriculum, strategy="mastery", mastery=0.9)
+    problem = table1_lte.make_problem(replace(asked, curriculum=curriculum), torch.device("cpu"))
+    problem.after_interval({"loss": 1.0, "accuracy": 1.0, "written_accuracy": 0.5})
+    assert problem.curriculum.level.tolist() == [1, 1]
+    problem.after_interval({"loss": 1.0, "accuracy": 0.5, "written_accuracy": 0.95})
+    assert problem.curriculum.level.tolist() == [2, 1]
+
+
+def test_operations_trained_on_besides_have_their_steps():
+    asked = config(scratchpad=True)
+    asked = replace(asked, curriculum=replace(asked.curriculum, also=("products",)))
+    problem = table1_lte.make_problem(asked, torch.device("cpu"))
+    assert problem.model.calculation.counts[-1] == 10  # digits of a product
+    loss, metrics = problem.loss()
+    assert loss.isfinite()
+    assert metrics.keys() == {"accuracy", "written_loss", "written_accuracy"}
 
 
 def test_the_paper_writes_nothing_down():
@@ -163,12 +165,19 @@ def test_the_paper_writes_nothing_down():
 @pytest.mark.parametrize(
     "change",
     [
-        dict(nest=1),
         dict(task="copy", nest=None),
         dict(model=replace(config().model, scratchpad=True, regime="teacher")),
         dict(model=replace(config().model, scratchpad=True, decoder="separate")),
     ],
 )
 def test_where_nothing_can_be_written_down(change):
-    with pytest.raises(ValueError, match="scratchpad=True is not allowed; allowed: False, unless programs"):
+    with pytest.raises(ValueError, match="scratchpad=True is not allowed; allowed: False, unless one core"):
         replace(config(scratchpad=True), **change)
+
+
+def test_answers_that_are_copied_say_nothing_of_operations():
+    asked = config(scratchpad=True)
+    with pytest.raises(
+        ValueError, match=r"curriculum\.balance=True is not allowed; allowed: False, for the answers"
+    ):
+        replace(asked, curriculum=replace(asked.curriculum, balance=True))
