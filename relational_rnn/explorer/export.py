@@ -71,9 +71,6 @@ def add_model(data: dict, run: Run, loaded: pretrained.Pretrained) -> None:
         data["memory"].append(export_model(run.name, config.task, model, scores[-1][1] if scores else None))
     elif run.experiment == "lte":
         data["programs"].append(export_samples(run.name, config.samples, model))
-        if config.model.scratchpad:
-            notice = "only predictions; what it writes down in between is not shown"
-            data["notices"].append(f"{run.name}: {notice}")
     else:
         data["games"].append(export_episodes(run.name, game_of(run.experiment, config), model))
 

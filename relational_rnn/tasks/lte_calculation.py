@@ -3,7 +3,8 @@
 Numbers are written from the last digit on, with leading zeros, so that each digit follows from few others:
 
     a+b, a-b         the value
-    aifb>celsed      b - c, 1 if the comparison holds or else 0, the value
+    aifb>celsed      whether the last digit of b is less than that of c (0), equal to it (1) or greater (2),
+                     the same of the last two digits, and so on; 1 if the comparison holds, else 0; the value
     x=afor[k]x+=b    k b, the value
     a*b              for every digit of b, the last one first: that digit times a, and (from the second on)
                      this plus the line before without its last digit; then the value, which is made of the
@@ -64,7 +65,7 @@ class Calculation:
         }
         # Digits of each line of a product: none is written where there are no products, to save steps.
         self.lines = range(self.width, 1, -1) if WAYS.index("product") in ways.values() else range(0)
-        self.counts = (self.width, 2 * self.width + 1, 2 * self.width, 2 * sum(self.lines))
+        self.counts = (self.width, 2 * self.width, 2 * self.width, 2 * sum(self.lines))
         self.longest = max(
             len(characters(operations, task.length, task.length, task.nest))
             + sum(1 + self.counts[ways[operation]] for operation in operations)
@@ -113,9 +114,10 @@ class Calculation:
 
     def digits(self, steps: Steps) -> Tensor:
         """What would be written in each of the WAYS: [4, B, N, D], 0 behind its own."""
-        value, difference, multiple = (
-            _backwards(number, self.width) for number in (steps.value, steps.b - steps.c, steps.k * steps.b)
-        )
+        value, multiple = (_backwards(number, self.width) for number in (steps.value, steps.k * steps.b))
+        ends = 10 ** torch.arange(1, self.width, device=value.device)
+        compared = 1 + (steps.b[..., None].remainder(ends) - steps.c[..., None].remainder(ends)).sign()
+        holds = steps.holds.long()[..., None]
         lines, line = [], torch.zeros_like(steps.a)
         for place, width in enumerate(self.lines):
             modulus = (steps.modulus // 10**place).clamp(min=1)[:, None]
@@ -125,17 +127,12 @@ class Calculation:
                 _backwards(number.remainder(modulus), width)
                 for number in ((times, line) if place else (times,))
             ]
-        ways = (
-            [value],
-            [difference, steps.holds.long()[..., None], value],
-            [multiple, value],
-            [*lines, value],
-        )
+        ways = ([value], [compared, holds, value], [multiple, value], [*lines, value])
         most = max(self.counts)
         ways = [torch.cat(way, -1) for way in ways]
         return torch.stack([F.pad(way, (0, most - way.shape[-1])) for way in ways])
 
 
 def _backwards(numbers: Tensor, width: int) -> Tensor:
-    """[...] -> [..., width] digits, the last one first; a negative number's are those of 10^width + it."""
+    """[...] -> [..., width] digits, the last one first."""
     return (numbers[..., None] // 10 ** torch.arange(width, device=numbers.device)).remainder(10)

@@ -5,8 +5,8 @@ digits themselves, and a product of numbers of five digits is not learned at all
 a calculation on paper is (lte_calculation.py):
 
     program                x=(31if24<17else86)for[3]x+=25
-    what the core reads    x=(31if24<17else86)_7000680for[3]x+=25_570161     _ is a step without input
-    what the head writes                      7000680             570161     then the answer, 161
+    what the core reads    x=(31if24<17else86)_220680for[3]x+=25_570161     _ is a step without input
+    what the head writes                      220680             570161     then the answer, 161
 
 In training the digits that it reads are the true ones. Otherwise they are its own: then the program is all
 that it gets. The answer is written without inputs, as it is without a scratchpad.
@@ -63,28 +63,32 @@ class Scratchpad(Seq2Seq):
         self.calculation = Calculation(task)
 
     def forward(self, inputs: Tensor, lengths: Tensor, steps: int) -> Tensor:
-        """As Seq2Seq's. It reads what it wrote itself, hence one step after the other."""
+        """As Seq2Seq's."""
+        text, _, logits = self.calculate(inputs, lengths, steps)
+        return _answer(logits, text, steps)
+
+    def calculate(self, inputs: Tensor, lengths: Tensor, steps: int) -> tuple[Text, Tensor, Tensor]:
+        """It reads what it wrote itself, hence one step after the other -> the text without digits, and of
+        all S' + T steps the ids that were read, and logits [S' + T, B, V]."""
         text = self._text(inputs, lengths, steps)
-        blank, reads = (
-            F.pad(mask, (0, 0, 0, steps), value=end)
-            for mask, end in ((text.blank, True), (text.reads, False))
-        )
-        ids = F.pad(text.ids, (0, 0, 0, steps))
-        state, own, logits = self.encoder.initial_state(len(lengths), device=inputs.device), ids[0], []
+        ids, blank, reads = (F.pad(part, (0, 0, 0, steps)) for part in (text.ids, text.blank, text.reads))
+        blank[len(text.ids) :] = True
+        state = self.encoder.initial_state(len(lengths), device=inputs.device)
+        own, seen, logits = ids[0], [], []
         for t in range(len(ids)):
-            x = self._read(torch.where(reads[t], own, ids[t]), blank[t])
+            seen.append(torch.where(reads[t], own, ids[t]))
             with self._cores_precision():
-                output, state = self.encoder.step(x, state)
+                output, state = self.encoder.step(self.read(seen[-1], blank[t]), state)
             logits.append(self.logits(output))  # [B, V]
             own = ZERO + logits[-1][:, ZERO : ZERO + 10].argmax(-1)
-        return _answer(torch.stack(logits), text, steps)
+        return text, torch.stack(seen), torch.stack(logits)
 
     def read_and_write(self, batch: Batch, steps: int) -> tuple[Tensor, Written]:
         """With the true digits to read -> logits of the answer [T, B, V], and what was written."""
         text = self._text(batch.inputs, batch.input_lengths, steps)
         symbols = self.calculation.symbols(batch.steps, text)  # [S', B]
         before = F.pad(symbols, (0, 0, 1, 0))[:-1]
-        x = self._read(torch.where(text.reads, before, text.ids), text.blank)
+        x = self.read(torch.where(text.reads, before, text.ids), text.blank)
         with self._cores_precision():
             outputs = self.encoder(F.pad(x, (0, 0, 0, 0, 0, steps)))[0]
         logits = self.logits(outputs)
@@ -95,7 +99,8 @@ class Scratchpad(Seq2Seq):
         self.check(inputs, lengths)
         return self.calculation.text(inputs, lengths)
 
-    def _read(self, ids: Tensor, blank: Tensor) -> Tensor:
+    def read(self, ids: Tensor, blank: Tensor) -> Tensor:
+        """Ids [..., B] -> inputs of the core [..., B, V], zero where there are none."""
         return self.one_hot(ids) * ~blank[..., None]
 
     def check(self, inputs: Tensor, lengths: Tensor) -> None:

@@ -43,7 +43,8 @@ def run_of(tmp_path_factory):
 def full_page(run_of, tmp_path_factory) -> Path:
     """A page with something in every section."""
     folder = tmp_path_factory.mktemp("page") / "full"
-    runs = [run_of(kind) for kind in ("nth", "box", "pacman", "cells", "conv", "lte", "scheduled")]
+    kinds = ("nth", "box", "pacman", "cells", "conv", "lte", "scheduled", "scratchpad")
+    runs = [run_of(kind) for kind in kinds]
     export.write(export.collect(runs, weights=tmp_path_factory.mktemp("none")), folder)
     return folder
 

@@ -12,10 +12,10 @@ from relational_rnn import pretrained
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.environments.box_world import AGENT
 from relational_rnn.experiments import nth_farthest
-from relational_rnn.explorer import encoding, export, games
+from relational_rnn.explorer import encoding, export, games, programs
 from relational_rnn.explorer.memory import export_model
 from relational_rnn.kernels.reference import Trace
-from relational_rnn.tasks.lte_text import encode
+from relational_rnn.tasks.lte_text import IDS, VOCABULARY, ZERO, encode
 
 
 def decoded_attention(trace: dict) -> np.ndarray:
@@ -67,8 +67,8 @@ def test_every_section_has_what_its_runs_gave(full_page):
     data = parse((full_page / export.DATA).read_text())
     assert [model["name"] for model in data["memory"]] == ["nth"]
     assert [game["name"] for game in data["games"]] == ["box", "pacman", "cells", "conv"]
-    assert [model["name"] for model in data["programs"]] == ["lte", "scheduled"]
-    assert len(data["results"]["runs"]) == 7
+    assert [model["name"] for model in data["programs"]] == ["lte", "scheduled", "scratchpad"]
+    assert len(data["results"]["runs"]) == 8
     assert all(claim["outcomes"] == [] for claim in data["results"]["claims"])
     assert data["notices"] == []
 
@@ -108,14 +108,34 @@ def test_an_episode_s_values_and_attention_are_the_network_s(run_of):
     np.testing.assert_allclose(decoded_attention(told["trace"]), trace.attention[:, 0, :, :, :4], atol=1e-4)
 
 
-def test_of_a_scratchpad_only_predictions_are_shown(run_of, tmp_path):
-    """It reads more than the text, so the text is no legend for its attention."""
+def test_a_scratchpad_is_shown_with_what_it_wrote_and_read(run_of, tmp_path):
+    """Every digit that it read is the one it wrote a step before, marked by whether it is the true one."""
     data = export.collect([run_of("scratchpad")], weights=tmp_path)
-    (shown,) = data["programs"]
-    for sample in shown["samples"]:
-        assert "trace" not in sample
-        assert len(sample["soFar"]) == len(sample["text"])
-    assert data["notices"] == ["scratchpad: only predictions; what it writes down in between is not shown"]
+    assert data["notices"] == []
+    model, config, _ = pretrained.load_run(run_of("scratchpad"))
+    model.encoder.backend = "reference"
+    batch = config.samples.batch(6, generator=torch.Generator().manual_seed(programs.SEED))
+    for b, sample in enumerate(data["programs"][0]["samples"]):
+        steps = sample["steps"]
+        assert "".join(symbol for symbol, kind, _ in steps if kind == programs.READ) == sample["text"]
+        assert [kind for _, kind, _ in steps].count(programs.NOTHING) == 2  # one a level
+        x = torch.zeros(len(steps), VOCABULARY)
+        for t, (symbol, kind, _) in enumerate(steps):
+            if kind != programs.NOTHING:
+                x[t, IDS[symbol]] = 1.0
+        with torch.no_grad():
+            output, _, trace = model.encoder(x, need_weights=True)
+            wrote = model.logits(output)[:, ZERO : ZERO + 10].argmax(-1).tolist()
+        one = programs.one_of(batch, b)
+        text = model.calculation.text(one.inputs, one.input_lengths)
+        true = (model.calculation.symbols(one.steps, text)[:, 0] - ZERO).tolist()
+        for t, (symbol, kind, _) in enumerate(steps):
+            if kind in (programs.RIGHT, programs.WRONG):
+                assert symbol == str(wrote[t - 1])
+                assert kind == (programs.RIGHT if wrote[t - 1] == true[t - 1] else programs.WRONG)
+        assert sample["trace"]["steps"] == len(steps) + len(sample["target"])
+        shown = decoded_attention(sample["trace"])[: len(steps)]
+        np.testing.assert_allclose(shown, trace.attention[:, :, :, : shown.shape[-2]], atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["lte", "scheduled"])

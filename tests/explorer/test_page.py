@@ -206,6 +206,25 @@ def test_programs_are_read_character_by_character(visit, full_page):
         assert first[1].split()[0] == sample["likely"][0][0]
 
 
+def test_a_calculation_is_shown_digit_by_digit(visit, full_page):
+    data = json.loads((full_page / "data.js").read_text().removeprefix(export.PREFIX).rstrip(";\n"))
+    sample = data["programs"][2]["samples"][0]
+    with visit(full_page, "programs") as page:
+        page.locator("#programs select").first.select_option(index=2)
+        chips = page.locator("#programs .chip")
+        expected = [symbol or "\u00b7" for symbol, _, _ in sample["steps"]] + list(sample["soFar"][-1])
+        assert chips.all_inner_texts() == expected
+        written = [t for t, (_, kind, _) in enumerate(sample["steps"]) if kind > 1]
+        first, last = written[0], written[-1]
+        wrong = sample["steps"][first][1] == 3
+        assert ("bad" if wrong else "good") in chips.nth(first).get_attribute("class").split()
+        chips.nth(first).click()  # of the brackets: the program goes on
+        sentence = page.locator("#programs .answer")
+        assert sentence.inner_text() == f"If it ended here: {sample['soFar'][sample['steps'][first][2] - 1]}"
+        chips.nth(last).click()
+        assert sentence.inner_text().startswith(f"It answers {sample['soFar'][-1]}")
+
+
 def test_a_run_s_name_is_text_wherever_it_stands(visit, full_page, tmp_path):
     data = json.loads((full_page / "data.js").read_text().removeprefix(export.PREFIX).rstrip(";\n"))
     for part in (*data["memory"], *data["games"], *data["programs"], *data["results"]["runs"]):

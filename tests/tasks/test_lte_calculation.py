@@ -30,7 +30,8 @@ def calculated(text, width):
             c = int(b)
             holds = int(compared) > c if sign == ">" else int(compared) < c
             value = a if holds else int(otherwise)
-            lines = backwards(int(compared) - c, width) + str(int(holds))
+            ends = [(compared[-n:], b[-n:]) for n in range(1, width)]  # the whole of a shorter number
+            lines = "".join("0" if x < y else "2" if x > y else "1" for x, y in ends) + str(int(holds))
         elif times:
             value, lines = a + int(times) * int(b), backwards(int(times) * int(b), width)
         elif symbol == "*":
@@ -111,7 +112,7 @@ def test_the_longest_text_is_as_long_as_said(task, nest):
 
 def test_steps_of_the_papers_size():
     """Without products levels are short; a product of five digits has forty."""
-    assert Calculation(LearningToExecute("control", 5, 2)).longest == 51 + 2 * 14
+    assert Calculation(LearningToExecute("control", 5, 2)).longest == 51 + 2 * 13
     assert Calculation(LearningToExecute("program", 5, 2)).longest == len("(12345*12345)*12345") + 2 * 41
 
 

@@ -29,19 +29,27 @@
     body.replaceChildren(E.el("div", { class: "row" }, runs, samples), holder);
   };
 
+  // Steps of reading, by kind: the class of their chip, and what they are.
+  const KINDS = [["", "character"], ["", "a step without input, to write the first digit"],
+    ["written good", "digit of its calculation, right"], ["written bad", "digit of its calculation, wrong"]];
+
   function build(sample) {
-    const read = sample.text.length;
+    const read = sample.steps.length;
     const written = sample.target.length;
-    const final = sample.soFar[read - 1];
+    const final = sample.soFar[sample.text.length - 1];
     const trace = sample.trace ? E.recordedTrace(sample.trace) : null;
     const right = [...sample.target].map((symbol, i) => final[i] === symbol);
-    const reading = [...sample.text].map((symbol, i) => ({ text: symbol, name: `character ${i + 1}: ${symbol}` }));
+    const calculates = sample.steps.some(([, kind]) => kind > 0);
+    const reading = sample.steps.map(([symbol, kind, count]) => ({
+      text: symbol || "\u00b7", kind: KINDS[kind][0],
+      name: kind === 0 ? `character ${count}: ${symbol}` : `${KINDS[kind][1]}${symbol && `: ${symbol}`}`,
+    }));
     const writing = [...final].map((symbol, i) => ({
       text: symbol, kind: right[i] ? "written good" : "written bad", name: `digit ${i + 1} written: ${symbol}`,
     }));
     const chips = [...reading, ...(trace ? writing : [])];
     const stepper = E.stepper({
-      count: chips.length, start: read - 1, what: "character", pace: 260, chips, onChange: show,
+      count: chips.length, start: read - 1, what: calculates ? "step" : "character", pace: 260, chips, onChange: show,
       describe: (t) => (t < read ? `read ${t + 1} of ${read}` : `wrote ${t - read + 1} of ${written}`),
     });
     stepper.element.classList.add("text");
@@ -53,14 +61,14 @@
         E.el("th", { scope: "row" }, String(i + 1)), E.el("td", { class: "code" }, symbol),
         sample.likely[i].map((guess, k) => E.el("td", {}, E.el("span", { class: "code" }, guess), ` ${E.percent(sample.chances[i][k], 1)}`))))));
     const inside = trace && E.inside(trace, {
-      columns: chips.map(({ text }) => text), what: "character", room: 1020, onStep: (t) => stepper.set(t),
+      columns: chips.map(({ text }) => text), what: calculates ? "step" : "character", room: 1020, onStep: (t) => stepper.set(t),
     });
 
     function show(t) {
-      const at = Math.min(t, read - 1);
+      const at = sample.steps[Math.min(t, read - 1)][2] - 1;
       const guess = sample.soFar[at];
       const hits = [...guess].filter((symbol, i) => symbol === sample.target[i]).length;
-      if (t < read - 1) {
+      if (at < sample.text.length - 1) {
         sentence.className = "answer";
         sentence.replaceChildren("If it ended here: ", E.el("strong", { class: "code" }, guess));
       } else {
@@ -85,6 +93,6 @@
         E.card("The answer so far", "What would be written if the text ended at this character, and how sure each digit is.", sentence, soFar),
         E.card("The digits at the end", "The likeliest symbols for every digit of the answer.", E.el("div", { class: "scroll" }, digits))),
       ...(inside ? [inside.overview, E.el("div", { class: "columns half" }, inside.slots, inside.heads)]
-        : [E.el("div", { class: "card note" }, "No attention is shown: this model's core has no memory slots, or reads more than this text (a scratchpad).")]));
+        : [E.el("div", { class: "card note" }, "No attention is shown: this model's core has no memory slots.")]));
   }
 })((window.Explorer ||= {}));
