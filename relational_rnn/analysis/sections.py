@@ -54,29 +54,28 @@ def read_scores(path: Path, metric: str) -> dict:
 
 def read_table(name: str, runs: Path, cells: dict) -> dict:
     """`cells`: each `Cell` of the section with its settings, for those that have not run."""
-    experiment = SECTIONS[name].experiment
+    experiment, metric = SECTIONS[name].experiment, SECTIONS[name].metric
+    claims = [claim for claim in CLAIMS if (claim.experiment, claim.metric) == (experiment, metric)]
     found = []
     for cell, config in cells.items():
         path = runs / cell.name
         entry = {"cell": cell.name, "preset": cell.preset, **read_progress(path)}
         began = entry["status"] != "not run"
         settings = to_dict(open_run(path)[2] if began else config)
-        claim = claim_of(experiment, cell.preset, settings)
-        # What the paper has no claim of is scored as the other runs of its experiment.
-        scored = claim or next(claim for claim in CLAIMS if claim.experiment == experiment)
-        entry |= {"core": settings.get("core"), "metric": scored.metric, "unit": scored.unit}
+        claim = claim_of(claims, experiment, cell.preset, settings)
+        entry |= {"core": settings.get("core"), "metric": metric, "unit": claims[0].unit}
         entry |= {"paper": claim and claim.paper, "paper_text": paper_number(claim) if claim else ""}
-        found.append(entry | (read_scores(path, scored.metric) if began else {}))
+        found.append(entry | (read_scores(path, metric) if began else {}))
     return {"section": name, "cells": found}
 
 
-def claim_of(experiment: str, preset: str, settings: dict) -> Claim | None:
-    """The claim of the paper that a run of these settings speaks to."""
+def claim_of(claims: list[Claim], experiment: str, preset: str, settings: dict) -> Claim | None:
+    """The one of these claims of the paper that a run of these settings speaks to."""
     config = json.loads(json.dumps(settings))  # as it is in a file
     overrides = differences(config, to_dict(load_experiment(experiment).PRESETS[preset]()))
     result = {"experiment": experiment, "preset": preset, "core": config.get("core")}
     result |= {"config": config, "overrides": overrides}
-    return next((claim for claim in CLAIMS if claim.fits(result)), None)
+    return next((claim for claim in claims if claim.fits(result)), None)
 
 
 # ------------------------------------------------------------------ in words

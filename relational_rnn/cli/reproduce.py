@@ -21,6 +21,7 @@ usage: rmc reproduce SECTION [--preset NAME] [--runs FOLDER] [--only A,B] [--at-
   table1         program evaluation and memorisation with every core (also: --tasks A,B --cores A,B)
   box-world      RMC and ConvLSTM
   mini-pacman    RMC and LSTM, with the viewport and with the full view
+  table2         language models, RMC and LSTM, of the text in --data FOLDER; each text has its preset
 
 A section is a list of cells, each one training; --list prints them and how far each is, and trains nothing.
 Without it, what is missing under --runs (runs/SECTION-PRESET) is trained, one run folder a cell, and what was

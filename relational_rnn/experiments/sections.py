@@ -24,6 +24,8 @@ class Section:
     experiment: str
     presets: tuple[str, ...]
     """Those it can be run with, the usual one first."""
+    metric: str
+    """What its cells are scored by."""
     cells: Callable[[str], list[Cell]]
     """The cells with a preset."""
 
@@ -75,9 +77,17 @@ def _mini_pacman(preset: str) -> list[Cell]:
     ]
 
 
+def _table2(preset: str) -> list[Cell]:
+    """Table 2, one text at a time: each has a preset of its own."""
+    return [Cell(core, preset, ("--core", core)) for core in ("rmc", "lstm")]
+
+
+TEXTS = ("wikitext2", "wikitext2-large", "gutenberg45", "paper", "paper-gutenberg", "paper-gigaword", "smoke")
+
 SECTIONS = {
-    "nth-farthest": Section("nth-farthest", ("fast", "smoke"), _nth_farthest),
-    "table1": Section("lte", ("fast", "paper", "nest3", "smoke"), _table1),
-    "box-world": Section("box-world", ("fast", "paper", "smoke"), _box_world),
-    "mini-pacman": Section("mini-pacman", ("fast", "paper", "smoke"), _mini_pacman),
+    "nth-farthest": Section("nth-farthest", ("fast", "smoke"), "eval_accuracy", _nth_farthest),
+    "table1": Section("lte", ("fast", "paper", "nest3", "smoke"), "eval_accuracy", _table1),
+    "box-world": Section("box-world", ("fast", "paper", "smoke"), "eval_sampled_solved", _box_world),
+    "mini-pacman": Section("mini-pacman", ("fast", "paper", "smoke"), "eval_sampled_return", _mini_pacman),
+    "table2": Section("lm", TEXTS, "eval_test_perplexity", _table2),
 }

@@ -10,6 +10,7 @@ from relational_rnn.cli.__main__ import main
 from relational_rnn.training import many
 from relational_rnn.training.run_folder import RunFolder
 from tests.cli.commands import SMOKE, outcome, refused, rmc, snapshot, stopped_run, wait_for
+from tests.tasks.text.files import make_wikitext
 
 NTH = ["reproduce", "nth-farthest", "--preset", "smoke"]
 
@@ -89,6 +90,36 @@ def test_a_section_two_at_once(tmp_path, capsys):
     assert main(command) == 0
     assert "2 of 2 cells are finished" in capsys.readouterr().out
     assert snapshot(runs) == before
+
+
+def test_language_models_of_one_text(tmp_path, capsys):
+    """--data goes to every cell, and the table has the perplexity of the test text."""
+    runs, data = tmp_path / "runs", make_wikitext(tmp_path / "text", lines=40)
+    command = ["reproduce", "table2", "--preset", "smoke", "--runs", str(runs), "--data", str(data)]
+    assert main(command) == 0
+    found = cells(runs, "table2")
+    assert found.keys() == {"rmc", "lstm"}
+    for core, cell in found.items():
+        assert (cell["status"], cell["core"]) == ("finished", core)
+        assert cell["score"] == RunFolder.open(runs / core).metrics()[-1]["eval_test_perplexity"]
+    assert "table2: test perplexity" in capsys.readouterr().out
+    assert listed(capsys, *command) == {"rmc": "finished", "lstm": "finished"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "numbers"), [("paper", ["31.6", "34.3"]), ("paper-gigaword", ["38.3", "43.7"])]
+)
+def test_language_models_stand_beside_the_papers_test_perplexity(tmp_path, capsys, preset, numbers):
+    assert main(["reproduce", "table2", "--preset", preset, "--runs", str(tmp_path), "--table-only"]) == 0
+    said = capsys.readouterr().out
+    assert all(number in said for number in numbers)
+    assert [cell["paper"] for cell in cells(tmp_path, "table2").values()] == [float(n) for n in numbers]
+
+
+def test_language_models_without_a_text(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    assert main(["reproduce", "table2", "--preset", "smoke", "--runs", str(runs)]) == 1
+    assert "data='' is not allowed; allowed: a folder of a corpus" in (runs / "rmc.log").read_text()
 
 
 def test_time_is_up_and_the_same_command_goes_on(tmp_path, capsys, monkeypatch):
