@@ -34,6 +34,8 @@ def load_sonnet(core: RecurrentCore, variables: Mapping[str, object], scope: str
     names = list(variables) if isinstance(variables, Mapping) else type(variables).__name__
     named = isinstance(names, list) and all(isinstance(name, str) for name in names)
     require(named, "variables", names, "a mapping from names to arrays")
+    meta = any(parameter.is_meta for parameter in core.parameters())
+    require(not meta, "core's device", "meta", "one that holds numbers; core.to_empty(device=...) makes room")
     given = {re.sub(r":0$", "", name): value for name, value in variables.items()}
     require(len(given) == len(variables), "variables", names, "each once, with or without :0")
     if scope is not None:

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from relational_rnn.cores.base import require
+from relational_rnn.cores.base import require, require_sizes
 
 Strategy = Literal["mix", "naive", "combined", "baseline", "mastery"]
 
@@ -55,8 +55,7 @@ class Curriculum:
         device=None,
     ):
         require(strategy in get_args(Strategy), "strategy", strategy, ", ".join(get_args(Strategy)))
-        require(length >= 1, "length", length, "1 or more")
-        require(nest >= 1, "nest", nest, "1 or more")
+        require_sizes(length=length, nest=nest)
         require(not math.isnan(threshold), "threshold", threshold, "a number")
         require(min_reports >= 2, "min_reports", min_reports, "2 or more, for there must be a difference")
         require(0 < mastery <= 1, "mastery", mastery, "more than 0, at most 1")

@@ -105,7 +105,7 @@ class Scratchpad(Seq2Seq):
 
     def check(self, inputs: Tensor, lengths: Tensor) -> None:
         super().check(inputs, lengths)
-        if not inputs.is_cuda and inputs.numel():
+        if inputs.device.type == "cpu" and inputs.numel():
             levels, most = 1 + int((inputs == CLOSE).sum(0).max()), self.calculation.levels
             require(levels <= most, "levels of a program", levels, f"at most {most}")
             longest = int(self.calculation.text(inputs, lengths).lengths.max())

@@ -42,7 +42,8 @@ class NthFarthest:
     def __post_init__(self):
         for name, least in (("vectors", 2), ("dims", 1)):
             size = getattr(self, name)
-            require(isinstance(size, int) and size >= least, name, size, f"{least} or more, a whole number")
+            whole = isinstance(size, int) and not isinstance(size, bool)
+            require(whole and size >= least, name, size, f"{least} or more, a whole number")
         for name, kind in (("convention", Convention), ("order", FeatureOrder)):
             allowed = get_args(kind)
             require(getattr(self, name) in allowed, name, getattr(self, name), " | ".join(allowed))

@@ -88,7 +88,7 @@ class Seq2Seq(nn.Module):
         batch_size = inputs.shape[1]
         if targets is not None and tuple(targets.shape) != (steps, batch_size):
             raise ValueError(f"targets have shape {list(targets.shape)}; allowed: {[steps, batch_size]}")
-        if targets is not None and not targets.is_cuda:
+        if targets is not None and targets.device.type == "cpu":
             check_ids(targets, self.vocabulary)
         if self.regime == "non-auto-regressive":
             if self.own_decoder is None:
@@ -140,7 +140,7 @@ class Seq2Seq(nn.Module):
         if inputs.dim() != 2 or lengths.shape != inputs.shape[1:]:
             shapes = f"{list(inputs.shape)} and {list(lengths.shape)}"
             raise ValueError(f"inputs and lengths have shapes {shapes}; allowed: [S, B] and [B]")
-        if not inputs.is_cuda:  # on a GPU these checks would wait for it
+        if inputs.device.type == "cpu":  # on a GPU these checks would wait for it
             check_ids(inputs, self.vocabulary)
             whole = not lengths.is_floating_point()
             require(whole, "lengths dtype", lengths.dtype, "an integer dtype")

@@ -102,6 +102,17 @@ def test_legacy_scale_reproduces_sonnet_before_november_2018():
     assert (other(record["inputs"], record["initial_state"])[0] - record["outputs"]).abs().max() > 1e-3
 
 
+def test_a_core_without_numbers_cannot_be_filled():
+    core, record = RelationalMemory(7, 4, 6, 2, device="meta"), load("rmc_legacyscale_s4_h2_b1_unit")
+    with pytest.raises(ValueError, match="device='meta' is not allowed; allowed: one that holds numbers"):
+        load_sonnet(core, variables(record))
+    core = core.to_empty(device="cpu")
+    load_sonnet(core, variables(record))
+    twin = RelationalMemory(7, 4, 6, 2)
+    load_sonnet(twin, variables(record))
+    assert all(torch.equal(a, b) for a, b in zip(core.parameters(), twin.parameters(), strict=True))
+
+
 def test_sequence_model_of_sonnets_nth_farthest_example():
     record = load("seq_nth_rmc")
     core = RelationalMemory(40, mem_slots=4, head_size=6, num_heads=2, batch_first=True)

@@ -331,6 +331,8 @@ def test_bad_values():
         encode(["y=1"])
     with pytest.raises(ValueError, match="strategy='hard'"):
         Curriculum(5, 2, "hard")
+    with pytest.raises(ValueError, match=r"length=2\.5 is not allowed; allowed: an integer"):
+        Curriculum(2.5, 1)
     with pytest.raises(ValueError, match=r"mastery=0 is not allowed"):
         Curriculum(5, 2, "mastery", mastery=0)
     with pytest.raises(ValueError, match=r"threshold=nan is not allowed"):

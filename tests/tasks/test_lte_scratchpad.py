@@ -9,7 +9,7 @@ from relational_rnn.cores.dnc import DNC
 from relational_rnn.cores.lstm import LSTM
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments import table1_lte
-from relational_rnn.tasks.learning_to_execute import LearningToExecute
+from relational_rnn.tasks.learning_to_execute import Batch, LearningToExecute, Steps, loss
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_scratchpad import Scratchpad, Written
 from relational_rnn.tasks.lte_text import VOCABULARY, ZERO, encode
@@ -75,6 +75,20 @@ def test_it_needs_nothing_but_the_program():
     torch.testing.assert_close(network(*asked), network(padded, *asked[1:]))  # whatever stands behind it
     alone = network(batch.inputs[: batch.input_lengths[4], 4:5], batch.input_lengths[4:5], TASK.output_steps)
     torch.testing.assert_close(network(*asked)[:, 4:5], alone)
+
+
+def test_a_training_step_waits_for_no_number_and_copies_none_from_the_host():
+    """On the meta device, whose tensors have no numbers: so a CUDA graph can have it."""
+    network = model(core=RelationalMemory(VOCABULARY, 2, 4, 2)).to("meta")
+    batch = draw(TASK, 5)
+    steps = Steps(*(part.to("meta") for part in batch.steps))
+    batch = Batch(*(part.to("meta") for part in batch[:-1]), steps)
+    logits, written = network.read_and_write(batch, TASK.output_steps)
+    (loss(logits, batch) + written.entropy).backward()
+    assert {parameter.grad.device.type for parameter in network.parameters()} == {"meta"}
+    with torch.no_grad():
+        answers = network(batch.inputs, batch.input_lengths, TASK.output_steps)
+    assert answers.shape == (TASK.output_steps, 5, VOCABULARY)
 
 
 def test_the_loss_by_hand():

@@ -134,6 +134,7 @@ def test_questions_and_answers_are_uniform():
         {"vectors": 2.5},
         {"dims": 0},
         {"dims": "16"},
+        {"dims": True},
         {"convention": "closest"},
         {"order": "alphabetical"},
     ],
