@@ -77,6 +77,7 @@ def _setting(config: dict, name: str):
 NTH = "N-th farthest (sections 4.1 and 5.1)"
 SWEEP = "N-th farthest: memories, heads and gates (appendix A.1)"
 LTE = "Program evaluation and memorisation (table 1)"
+LTE_WRITTEN = "Programs with a calculation that is written down (ours), beside table 1, which has none"
 LTE_HARD = "Program evaluation, nesting 3 and length 6 (appendix A.2)"
 PACMAN = "Mini Pacman (section 5.3)"
 BOX_WORLD = "BoxWorld with viewport (appendix A.3)"
@@ -167,7 +168,19 @@ def _programs() -> Iterator[Claim]:
                 core=core,
                 paper=row[place],
                 command=f"rmc train lte --preset fast --task {task} --core {core}",
-                needs={"task": task, "length": 5, "nest": nest},
+                needs={"task": task, "length": 5, "nest": nest, "model.scratchpad": (None, False)},
+                **common,
+            )
+    for place, task in enumerate(LTE_TASKS[:3]):
+        for core, row in TABLE_1.items():
+            yield Claim(
+                f"lte-scratchpad-{task}-{core}",
+                section=LTE_WRITTEN,
+                what=task,
+                core=core,
+                paper=row[place],
+                command=f"rmc train lte --preset scratchpad --task {task} --core {core}",
+                needs={"task": task, "length": 5, "nest": (None, 2), "model.scratchpad": True},
                 **common,
             )
     for task in LTE_TASKS[:3]:

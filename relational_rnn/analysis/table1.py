@@ -12,6 +12,7 @@ from relational_rnn.tasks.learning_to_execute import LearningToExecute
 from relational_rnn.training.progress import duration
 
 OTHER_DIFFICULTY = "* at another length or nest than the paper's 5 and 2: the numbers cannot be compared"
+WRITTEN = "+ with a calculation that is written down (tasks/lte_scratchpad.py), which the paper has not"
 NAMES = {"rmc": "RMC", "lstm": "LSTM", "entnet": "EntNet", "dnc": "DNC"}
 
 
@@ -29,6 +30,7 @@ def read_cell(path: Path) -> dict:
     cell |= {"length": task.length, "nest": task.nest}
     cell["samples"] = cell["step"] * config.training.batch_size
     cell["paper_difficulty"] = task == LearningToExecute(task.task, 5)
+    cell["scratchpad"] = config.model.scratchpad
     scores, solved = (read_scores(path, metric) for metric in ("eval_accuracy", "eval_solved"))
     if scores and solved:
         cell |= {"accuracy": scores["score"], "solved": solved["score"], "eval_step": scores["eval_step"]}
@@ -61,7 +63,7 @@ def rows(table: dict) -> list[list[str]]:
     tasks = list(dict.fromkeys(cell["task"] for cell in table["cells"]))
     by_core: dict[str, list[str]] = {}
     for cell in table["cells"]:
-        mark = "" if cell.get("paper_difficulty", True) else "*"
+        mark = ("" if cell.get("paper_difficulty", True) else "*") + "+" * cell.get("scratchpad", False)
         text = f"{shown(cell)}{mark} ({100 * cell['paper_accuracy']:.1f})"
         by_core.setdefault(cell["core"], [NAMES[cell["core"]]]).append(text)
     return [["", *tasks], *by_core.values()]
@@ -73,7 +75,8 @@ def title(table: dict) -> str:
 
 def notes(table: dict) -> list[str]:
     compares = all(cell.get("paper_difficulty", True) for cell in table["cells"])
-    return [] if compares else [OTHER_DIFFICULTY]
+    written = any(cell.get("scratchpad", False) for cell in table["cells"])
+    return [OTHER_DIFFICULTY] * (not compares) + [WRITTEN] * written
 
 
 DETAILS = (
@@ -106,7 +109,7 @@ def markdown(table: dict) -> str:
         "Accuracy per character in percent at maximum difficulty, of the last evaluation; in brackets the "
         "paper's, which is the best evaluation of the best of several settings.",
         markdown_table(rows(table)),
-        *(note.replace("*", "\\*", 1) for note in notes(table)),
+        *(f"\\{note}" for note in notes(table)),  # or they would begin a list
         "Every run: its last and its best evaluation, answers with every character right, training time "
         "without evaluations.",
         markdown_table(details(table)),

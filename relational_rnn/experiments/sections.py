@@ -58,10 +58,10 @@ def _nth_farthest(preset: str) -> list[Cell]:
 
 
 def _table1(preset: str) -> list[Cell]:
-    """Table 1: every task with every core; deeper nesting (nest3) there is for programs only."""
+    """Table 1: every task with every core; nest3 and scratchpad there are for programs only."""
     from relational_rnn.experiments.table1_lte import CORES, TASKS
 
-    tasks = TASKS[:3] if preset == "nest3" else TASKS
+    tasks = TASKS[:3] if preset in ("nest3", "scratchpad") else TASKS
     return [Cell(f"{t}-{c}", preset, ("--task", t, "--core", c)) for t in tasks for c in CORES]
 
 
@@ -86,7 +86,7 @@ TEXTS = ("wikitext2", "wikitext2-large", "gutenberg45", "paper", "paper-gutenber
 
 SECTIONS = {
     "nth-farthest": Section("nth-farthest", ("fast", "smoke"), "eval_accuracy", _nth_farthest),
-    "table1": Section("lte", ("fast", "paper", "nest3", "smoke"), "eval_accuracy", _table1),
+    "table1": Section("lte", ("fast", "paper", "scratchpad", "nest3", "smoke"), "eval_accuracy", _table1),
     "box-world": Section("box-world", ("fast", "paper", "smoke"), "eval_sampled_solved", _box_world),
     "mini-pacman": Section("mini-pacman", ("fast", "paper", "smoke"), "eval_sampled_return", _mini_pacman),
     "table2": Section("lm", TEXTS, "eval_test_perplexity", _table2),

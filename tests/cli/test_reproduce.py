@@ -68,15 +68,15 @@ def test_a_killed_process_resumes_exactly(tmp_path):
         ([*SMOKE, "--core", "gru"], ["'gru'", "entnet"]),
         ([*SMOKE, "--rmc.mem-slots", "3"], ["total_units=32", "mem_slots x num_heads = 6"]),
         ([*SMOKE, "--mem-slots", "3"], ["'--mem-slots'", "perhaps --rmc.mem-slots"]),
-        (["train", "lte", "--preset", "quick"], ["'quick'", "paper, fast, nest3, smoke"]),
-        (["reproduce", "table2"], ["'table2'", "nth-farthest, table1, box-world, mini-pacman"]),
+        (["train", "lte", "--preset", "quick"], ["'quick'", "paper, fast, scratchpad, nest3, smoke"]),
+        (["reproduce", "table3"], ["'table3'", "nth-farthest, table1, box-world, mini-pacman, table2"]),
         ([*TABLE, "--tasks", "copy,sort"], ["--tasks 'sort'", "addition, control, program, copy"]),
         ([*TABLE, "--cores", "gru"], ["--cores 'gru'", "rmc, lstm, entnet, dnc"]),
         ([*TABLE, "--only", "copy-*", "--cores", "rmc"], ["--only copy-*", "--cores"]),
         ([*TABLE, "--task", "copy"], ["--task is not allowed", "--only"]),
         ([*TABLE, "--model.depth", "3"], ["'--model.depth'"]),
         ([*TABLE, "--nest", "2"], ["nest=2", "copy has no programs to nest"]),
-        (["reproduce", "table1", "--preset", "quick"], ["'quick'", "fast, paper, nest3, smoke"]),
+        (["reproduce", "table1", "--preset", "quick"], ["'quick'", "fast, paper, scratchpad, nest3, smoke"]),
         (["reproduce", "table1", "--table-only", "--runs", "missing"], ["missing does not exist"]),
         (["reproduce", "table1", "--table-only", "--length", "3"], ["--table-only", "'--length'"]),
     ],
@@ -195,6 +195,15 @@ def test_weights_kept_without_checkpoints_are_a_finished_cell(tmp_path, capsys):
     assert main(command) == 0
     assert "1 of 1 cells are finished" in capsys.readouterr().out
     assert read(tmp_path)["copy", "lstm"]["status"] == "finished"
+
+
+def test_a_calculation_written_down_is_not_the_papers(tmp_path, capsys):
+    command = ["reproduce", "table1", "--preset", "smoke", "--only", "addition-lstm", "--runs", str(tmp_path)]
+    assert main([*command, "--model.scratchpad", "--training.steps", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "*+ (99.8)" in said
+    assert table1.WRITTEN in said
+    assert f"\\{table1.WRITTEN}\n" in (tmp_path / "table1.md").read_text()
 
 
 def test_cells_in_words():

@@ -89,6 +89,12 @@ def test_nest3_is_the_figures_difficulty():
     assert (samples.nest, samples.length) == (3, 6)
 
 
+def test_scratchpad_is_fast_but_for_the_model():
+    config, fast = table1_lte.scratchpad(), table1_lte.fast()
+    assert config.model.scratchpad
+    assert replace(config, model=fast.model) == fast
+
+
 def test_papers_numbers_have_a_cell_each():
     assert set(table1_lte.PAPER) == set(CORES)
     assert all(len(row) == len(TASKS) for row in table1_lte.PAPER.values())
