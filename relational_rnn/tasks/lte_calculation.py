@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relational_rnn.tasks.learning_to_execute import OPERATIONS, LearningToExecute, Steps, characters
-from relational_rnn.tasks.lte_text import IDS, ZERO
+from relational_rnn.tasks.lte_text import IDS, PAD, ZERO
 
 CLOSE = IDS[")"]
 WAYS = ("value", "comparison", "loop", "product")
@@ -59,10 +59,8 @@ class Calculation:
     def __init__(self, task: LearningToExecute):
         self.levels, self.width = task.nest, task.length + 1
         used = sorted(set(task.choices))
-        ways = {
-            operation: BY_SIGN.get("[" if OPERATIONS[operation] == "for" else OPERATIONS[operation], 0)
-            for operation in used
-        }
+        symbols = {operation: OPERATIONS[operation].replace("for", "[") for operation in used}
+        ways = {operation: BY_SIGN.get(symbol, 0) for operation, symbol in symbols.items()}
         # Digits of each line of a product: none is written where there are no products, to save steps.
         self.lines = range(self.width, 1, -1) if WAYS.index("product") in ways.values() else range(0)
         self.counts = (self.width, 2 * self.width, 2 * self.width, 2 * sum(self.lines))
@@ -75,6 +73,7 @@ class Calculation:
     def text(self, inputs: Tensor, lengths: Tensor) -> Text:
         """Of programs [S, B] and their lengths [B]; S' = `longest`."""
         device, samples = inputs.device, torch.arange(inputs.shape[1], device=inputs.device)
+        inputs = until(inputs, lengths)
         number = torch.arange(self.levels, device=device)
         closed = (inputs == CLOSE).cumsum(0)[..., None]  # [S, B, 1]
         ways = torch.zeros(len(lengths), self.levels, dtype=torch.long, device=device)
@@ -131,6 +130,11 @@ class Calculation:
         most = max(self.counts)
         ways = [torch.cat(way, -1) for way in ways]
         return torch.stack([F.pad(way, (0, most - way.shape[-1])) for way in ways])
+
+
+def until(inputs: Tensor, lengths: Tensor) -> Tensor:
+    """Programs without what stands behind their lengths."""
+    return inputs.masked_fill(torch.arange(len(inputs), device=inputs.device)[:, None] >= lengths, PAD)
 
 
 def _backwards(numbers: Tensor, width: int) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from relational_rnn.cores.base import RecurrentCore, require
 from relational_rnn.tasks.learning_to_execute import Batch, LearningToExecute
-from relational_rnn.tasks.lte_calculation import CLOSE, Calculation, Text
+from relational_rnn.tasks.lte_calculation import CLOSE, Calculation, Text, until
 from relational_rnn.tasks.lte_text import ZERO
 from relational_rnn.tasks.seq2seq import Seq2Seq, check_steps
 
@@ -106,7 +106,8 @@ class Scratchpad(Seq2Seq):
     def check(self, inputs: Tensor, lengths: Tensor) -> None:
         super().check(inputs, lengths)
         if inputs.device.type == "cpu" and inputs.numel():
-            levels, most = 1 + int((inputs == CLOSE).sum(0).max()), self.calculation.levels
+            levels = 1 + int((until(inputs, lengths) == CLOSE).sum(0).max())
+            most = self.calculation.levels
             require(levels <= most, "levels of a program", levels, f"at most {most}")
             longest = int(self.calculation.text(inputs, lengths).lengths.max())
             most = self.calculation.longest

@@ -120,5 +120,7 @@ def test_a_text_that_breaks_off_is_calculated_as_far_as_it_goes():
     """As the page asks for it, after every character."""
     calculation = Calculation(LearningToExecute("program", 1, 2))
     texts = ["(", "(3", "(3*", "(3*4", "(3*4)", "(3*4)+", "(3*4)+5"]
-    text = calculation.text(encode(texts, 7), torch.tensor([len(text) for text in texts]))
-    assert text.writes.sum(0).tolist() == [2, 2, 4, 4, 4 + 2, 4 + 2, 4 + 2]
+    lengths = torch.tensor([len(text) for text in texts])
+    for inputs in (encode(texts, 7), encode(texts[-1:]).expand(-1, 7)):  # or the text goes on behind it
+        text = calculation.text(inputs, lengths)
+        assert text.writes.sum(0).tolist() == [2, 2, 4, 4, 4 + 2, 4 + 2, 4 + 2]

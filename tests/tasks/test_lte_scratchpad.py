@@ -12,7 +12,7 @@ from relational_rnn.experiments import table1_lte
 from relational_rnn.tasks.learning_to_execute import Batch, LearningToExecute, Steps, loss
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_scratchpad import Scratchpad, Written
-from relational_rnn.tasks.lte_text import VOCABULARY, ZERO, encode
+from relational_rnn.tasks.lte_text import IDS, VOCABULARY, ZERO, encode
 from relational_rnn.training.config import from_dict, to_dict
 from relational_rnn.training.loop import Trainer
 from tests.tasks.lte_samples import draw
@@ -71,8 +71,10 @@ def test_an_evaluation_reads_what_it_wrote(core):
 def test_it_needs_nothing_but_the_program():
     network, batch = model(), draw(TASK, 9)
     asked = (batch.inputs, batch.input_lengths, TASK.output_steps)
-    padded = torch.where(torch.arange(len(batch.inputs))[:, None] < batch.input_lengths, batch.inputs, 3)
-    torch.testing.assert_close(network(*asked), network(padded, *asked[1:]))  # whatever stands behind it
+    behind = torch.arange(len(batch.inputs))[:, None] >= batch.input_lengths
+    for symbol in (")", "*", "["):  # whatever stands behind it
+        padded = batch.inputs.masked_fill(behind, IDS[symbol])
+        torch.testing.assert_close(network(*asked), network(padded, *asked[1:]))
     alone = network(batch.inputs[: batch.input_lengths[4], 4:5], batch.input_lengths[4:5], TASK.output_steps)
     torch.testing.assert_close(network(*asked)[:, 4:5], alone)
 
