@@ -1,7 +1,7 @@
 """What is left of a controller's LSTM when its products are made, and back, as Triton kernels.
 
-As lstm_triton.py, with rows of any stride, a limit for cells, and hidden states that go to several places.
-A program takes BLOCK hidden states of any rows; gates in torch's order i, f, g, o.
+The cell of lstm_triton.py, with rows of any stride, a limit for cells, and hidden states that go to several
+places. A program takes BLOCK hidden states of any rows; gates in torch's order i, f, g, o.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from relational_rnn.kernels.lstm_triton import cell_back, cell_of
 from relational_rnn.kernels.norms_triton import _tanh
 
 
@@ -23,18 +24,8 @@ def cell_kernel(
     m = i < count
     row, feature = i // WIDTH, i % WIDTH
     at = row * (4 * WIDTH) + feature
-    accept = tl.sigmoid(tl.load(p_from + at, mask=m, other=0.0) + tl.load(p_product + at, mask=m, other=0.0))
-    at += WIDTH
-    retain = tl.sigmoid(tl.load(p_from + at, mask=m, other=0.0) + tl.load(p_product + at, mask=m, other=0.0))
-    at += WIDTH
-    new = _tanh(tl.load(p_from + at, mask=m, other=0.0) + tl.load(p_product + at, mask=m, other=0.0))
-    at += WIDTH
-    show = tl.sigmoid(tl.load(p_from + at, mask=m, other=0.0) + tl.load(p_product + at, mask=m, other=0.0))
-    tl.store(p_gates + at, show, mask=m)
-    tl.store(p_gates + at - WIDTH, new, mask=m)
-    tl.store(p_gates + at - 2 * WIDTH, retain, mask=m)
-    tl.store(p_gates + at - 3 * WIDTH, accept, mask=m)
-    cell = retain * tl.load(p_cell + i, mask=m, other=0.0) + accept * new
+    before = tl.load(p_cell + i, mask=m, other=0.0)
+    cell, show = cell_of(p_from, p_product, p_gates, at, before, 0.0, m, 0, 2 * WIDTH, WIDTH, 3 * WIDTH)
     hidden = show * _tanh(cell)
     cell = tl.minimum(tl.maximum(cell, -limit), limit)
     tl.store(p_hidden + row * hidden_stride + feature, hidden, mask=m)
@@ -61,10 +52,6 @@ def cell_backward_kernel(
     m = i < count
     row, feature = i // WIDTH, i % WIDTH
     at = row * (4 * WIDTH) + feature
-    accept = tl.load(p_gates + at, mask=m, other=0.0)
-    retain = tl.load(p_gates + at + WIDTH, mask=m, other=0.0)
-    new = tl.load(p_gates + at + 2 * WIDTH, mask=m, other=0.0)
-    show = tl.load(p_gates + at + 3 * WIDTH, mask=m, other=0.0)
     before = tl.load(p_cell + i, mask=m, other=0.0)
     d_cell = tl.load(p_d_cell + i, mask=m, other=0.0)
     d_next = tl.load(p_d_next + row * next_stride + feature, mask=m, other=0.0)
@@ -75,11 +62,7 @@ def cell_backward_kernel(
     d_hidden = d_next + tl.load(p_d_hidden + row * hidden_stride + feature, mask=m, other=0.0)
     if ABOVE:
         d_hidden += tl.load(p_d_above + row * stride + feature, mask=m, other=0.0)
-    cell = retain * before + accept * new
-    shown = _tanh(cell)
-    d_cell = tl.where(tl.abs(cell) <= limit, d_cell, 0.0) + d_hidden * show * (1 - shown * shown)
-    tl.store(p_d_gates + at, d_cell * new * accept * (1 - accept), mask=m)
-    tl.store(p_d_gates + at + WIDTH, d_cell * before * retain * (1 - retain), mask=m)
-    tl.store(p_d_gates + at + 2 * WIDTH, d_cell * accept * (1 - new * new), mask=m)
-    tl.store(p_d_gates + at + 3 * WIDTH, d_hidden * shown * show * (1 - show), mask=m)
-    tl.store(p_d_cell + i, d_cell * retain, mask=m)
+    d_cell = cell_back(
+        p_gates, p_d_gates, at, before, d_cell, d_hidden, limit, m, 0, 2 * WIDTH, WIDTH, 3 * WIDTH
+    )
+    tl.store(p_d_cell + i, d_cell, mask=m)
