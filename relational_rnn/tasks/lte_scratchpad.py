@@ -1,12 +1,12 @@
 """A model that writes its calculation down, digit by digit, and reads it (ours; after Nye et al., 2021).
 
 The value of a loop of loops is a + k b + m c, whose last digit is hardly learned at once, not even from the
-digits themselves, and a product of numbers of five digits is not learned at all (results/LOG.md). One step of
-a calculation on paper is (lte_calculation.py):
+digits themselves, and a product of numbers of five digits is not learned at all (results/LOG.md). A single
+step of a calculation on paper is (lte_calculation.py):
 
     program                x=(31if24<17else86)for[3]x+=25
-    what the core reads    x=(31if24<17else86)_220680for[3]x+=25_570161     _ is a step without input
-    what the head writes                      220680             570161     then the answer, 161
+    what the core reads    x=(31if24<17else86)_020680for[3]x+=25_570161     _ is a step without input
+    what the head writes                      020680            570161      then the answer, 161
 
 In training the digits that it reads are the true ones. Otherwise they are its own: then the program is all
 that it gets. The answer is written without inputs, as it is without a scratchpad.

@@ -1,6 +1,7 @@
 """What is written down of a program: by hand, and against long multiplication of strings."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -101,6 +102,19 @@ def test_a_product_by_hand():
     digits = calculation.digits(steps)[WAYS.index("product"), 0].tolist()
     assert "".join(map(str, digits[0])) == "270" + "42" + "13" + "213"
     assert "".join(map(str, digits[1])) == "000" + "06" + "06" + "006"
+
+
+def test_the_example_of_the_docs():
+    program, read = "x=(31if24<17else86)for[3]x+=25", "x=(31if24<17else86)_020680for[3]x+=25_570161"
+    assert calculated(program, 3) == read
+    root = Path(__file__).parents[2]
+    for page in ("docs/learning-to-execute.md", "relational_rnn/tasks/lte_scratchpad.py"):
+        lines = (root / page).read_text().splitlines()
+        (at,) = (i for i, line in enumerate(lines) if line.endswith(program))
+        assert f" {read} " in lines[at + 1]
+        wrote = lines[at + 2]
+        for digits in ("020680", "570161"):  # under the steps that write them, one before they are read
+            assert wrote.index(digits) == lines[at + 1].index(f"_{digits}")
 
 
 @pytest.mark.parametrize(("task", "nest"), [("program", 2), ("program", 1), ("control", 3), ("addition", 2)])
