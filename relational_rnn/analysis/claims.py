@@ -147,7 +147,8 @@ def _sweep() -> Iterator[Claim]:
 
 # ------------------------------------------------------------------ section 4.1: programs
 
-LTE_TASKS = ("addition", "control", "program", "copy", "reverse", "double")
+PROGRAMS = ("addition", "control", "program")
+LTE_TASKS = (*PROGRAMS, "copy", "reverse", "double")
 TABLE_1 = {
     "rmc": (99.9, 99.6, 79.0, 100.0, 100.0, 99.8),
     "lstm": (99.8, 97.4, 66.1, 99.8, 99.7, 99.7),
@@ -157,44 +158,36 @@ TABLE_1 = {
 
 
 def _programs() -> Iterator[Claim]:
-    common = dict(experiment="lte", metric="eval_accuracy", beside="eval_solved", unit=PERCENT)
-    for place, task in enumerate(LTE_TASKS):
-        nest = (None, 2) if place < 3 else (None, 1)
-        for core, row in TABLE_1.items():
-            yield Claim(
-                f"lte-{task}-{core}",
-                section=LTE,
-                what=task,
-                core=core,
-                paper=row[place],
-                command=f"rmc train lte --preset fast --task {task} --core {core}",
-                needs={"task": task, "length": 5, "nest": nest, "model.scratchpad": (None, False)},
-                **common,
-            )
-    for place, task in enumerate(LTE_TASKS[:3]):
-        for core, row in TABLE_1.items():
-            yield Claim(
-                f"lte-scratchpad-{task}-{core}",
-                section=LTE_WRITTEN,
-                what=task,
-                core=core,
-                paper=row[place],
-                command=f"rmc train lte --preset scratchpad --task {task} --core {core}",
-                needs={"task": task, "length": 5, "nest": (None, 2), "model.scratchpad": True},
-                **common,
-            )
-    for task in LTE_TASKS[:3]:
-        for core in TABLE_1:
-            yield Claim(
-                f"lte-hard-{task}-{core}",
-                section=LTE_HARD,
-                what=task,
-                core=core,
-                paper=None,
-                command=f"rmc train lte --preset nest3 --task {task} --core {core}",
-                needs={"task": task, "length": 6, "nest": 3},
-                **common,
-            )
+    plain = {"model.scratchpad": (None, False)}  # None: older than that option
+    parts = (  # section, key, preset, tasks, needs, whether the paper gives numbers
+        (LTE, "lte", "fast", LTE_TASKS, {"length": 5, **plain}, True),
+        (
+            LTE_WRITTEN,
+            "lte-scratchpad",
+            "scratchpad",
+            PROGRAMS,
+            {"length": 5, "model.scratchpad": True},
+            True,
+        ),
+        (LTE_HARD, "lte-hard", "nest3", PROGRAMS, {"length": 6, "nest": 3, **plain}, False),
+    )
+    for section, key, preset, tasks, needs, numbers in parts:
+        for place, task in enumerate(tasks):
+            nest = (None, 2 if task in PROGRAMS else 1)
+            for core, row in TABLE_1.items():
+                yield Claim(
+                    f"{key}-{task}-{core}",
+                    section=section,
+                    what=task,
+                    experiment="lte",
+                    core=core,
+                    metric="eval_accuracy",
+                    beside="eval_solved",
+                    unit=PERCENT,
+                    paper=row[place] if numbers else None,
+                    command=f"rmc train lte --preset {preset} --task {task} --core {core}",
+                    needs={"task": task, "nest": nest, **needs},
+                )
 
 
 # ------------------------------------------------------------------ section 4.2 and A.3: games

@@ -97,21 +97,17 @@ class Scratchpad(Seq2Seq):
     def _text(self, inputs: Tensor, lengths: Tensor, steps: int) -> Text:
         check_steps(steps)
         self.check(inputs, lengths)
-        return self.calculation.text(inputs, lengths)
+        text = self.calculation.text(inputs, lengths)
+        if inputs.device.type == "cpu" and inputs.numel():  # as in check
+            levels = 1 + int((until(inputs, lengths) == CLOSE).sum(0).max())
+            longest, most = int(text.lengths.max()), self.calculation
+            require(levels <= most.levels, "levels of a program", levels, f"at most {most.levels}")
+            require(longest <= most.longest, "steps with calculation", longest, f"at most {most.longest}")
+        return text
 
     def read(self, ids: Tensor, blank: Tensor) -> Tensor:
         """Ids [..., B] -> inputs of the core [..., B, V], zero where there are none."""
         return self.one_hot(ids) * ~blank[..., None]
-
-    def check(self, inputs: Tensor, lengths: Tensor) -> None:
-        super().check(inputs, lengths)
-        if inputs.device.type == "cpu" and inputs.numel():
-            levels = 1 + int((until(inputs, lengths) == CLOSE).sum(0).max())
-            most = self.calculation.levels
-            require(levels <= most, "levels of a program", levels, f"at most {most}")
-            longest = int(self.calculation.text(inputs, lengths).lengths.max())
-            most = self.calculation.longest
-            require(longest <= most, "steps with calculation", longest, f"at most {most}")
 
 
 def _answer(logits: Tensor, text: Text, steps: int) -> Tensor:
