@@ -158,14 +158,17 @@ class RecurrentCore(nn.Module):
 
     def _state_shapes(self):
         """In the structure of a state, of each tensor its shape without the batch, as a list."""
-        if self._shapes is None:  # not functools.cached_property: torch.compile cannot enter its lock
-            state = self.initial_state(1, device="meta")
-            self._shapes = map_state(lambda part: list(part.shape[1:]), state)
-        return self._shapes
+        compiling = torch.compiler.is_compiling()
+        if not compiling and self._shapes is not None:
+            return self._shapes
+        shapes = map_state(lambda part: list(part.shape[1:]), self.initial_state(1, device="meta"))
+        if not compiling:  # which would see them change from None, and compile again at the second call
+            self._shapes = shapes
+        return shapes
 
     def _checked_resets(self, resets, restore, x):
-        if not isinstance(resets, Tensor) or resets.dtype != torch.bool:
-            kind = resets.dtype if isinstance(resets, Tensor) else type(resets).__name__
+        if not _dense(resets) or resets.dtype != torch.bool:
+            kind = resets.dtype if _dense(resets) else _kind(resets)
             raise ValueError(
                 f"resets must be a torch.bool tensor (NaN has no place in it), got {kind}; try `resets != 0`"
             )
@@ -278,8 +281,8 @@ def _check_state(state, shapes, batch, device, name="state"):
             _check_state(part, part_shapes, batch, device, f"{name}[{i}]")
         return
     wanted = [*batch, *shapes]
-    if not isinstance(state, Tensor):
-        raise ValueError(f"{name} must be a tensor of shape {wanted}, got {type(state).__name__}")
+    if not _dense(state):
+        raise ValueError(f"{name} must be a tensor of shape {wanted}, got {_kind(state)}")
     if list(state.shape) != wanted:
         raise ValueError(f"{name} has shape {list(state.shape)}; allowed: {wanted}")
     if state.device != device:

@@ -7,6 +7,7 @@ import os
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def why_not_triton(x: Tensor) -> str | None:
@@ -31,5 +32,6 @@ def no_autocast(kind: str) -> torch.autocast:
 
 
 def transformed() -> bool:
-    """Whether a torch.func transform such as vmap is active: hand-written backward passes know none."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether a torch.func transform such as vmap or forward-mode differentiation is active: hand-written
+    backward passes know none, and without gradients an operator drops tangents without a word."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

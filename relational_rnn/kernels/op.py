@@ -47,14 +47,16 @@ def _why_not_recurrence(weights: Weights, input_rows: int) -> str | None:
     if input_rows > 1:
         return f"input_rows is {input_rows}; allowed: 1"
     if transformed():
-        return "a torch.func transform such as vmap is active"
+        return "a torch.func transform such as vmap, or forward-mode differentiation, is active"
     return None
 
 
 def _why_not_triton(memory: Tensor, weights: Weights) -> str | None:
     if reason := why_not_triton(memory):
         return reason
-    rows, features = memory.shape[0] * memory.shape[1], weights.blocks[0].qkv_weight.shape[0]
+    rows = memory.shape[0] * memory.shape[1]
+    gates = 0 if weights.gate_weight is None else weights.gate_weight.shape[0]
+    features = max(weights.blocks[0].qkv_weight.shape[0], gates)  # with narrow keys there are more gates
     if rows * (features + 64) >= 2**31:
         return f"batch x slots x features is {rows * features}; allowed: under 2**31, run the batch in parts"
     return None

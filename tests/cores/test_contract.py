@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch.nn.utils.rnn import pack_sequence
 
 from relational_rnn import DNC, LSTM, ConvLSTM, DeepLSTM, EntNet, RelationalMemory
@@ -91,6 +92,31 @@ def test_a_sparse_or_nested_input_is_refused(core):
         ValueError, match="input of a step must be a tensor, got one that is sparse or nested"
     ):
         core.step(x[0].to_sparse(), core.initial_state(2))
+
+
+@every_core
+def test_a_sparse_state_or_sparse_resets_are_refused(core):
+    x, resets = torch.randn(3, 2, *core.input_shape), torch.ones(3, 2, dtype=torch.bool)
+    sparse = map_state(torch.Tensor.to_sparse, core.initial_state(2))
+    for call in (lambda: core(x, sparse), lambda: core.step(x[0], sparse)):
+        with pytest.raises(ValueError, match=r"must be a tensor of shape .* got one that is sparse"):
+            call()
+    with pytest.raises(ValueError, match=r"resets must be a torch\.bool tensor .* sparse or nested"):
+        core(x, resets=resets.to_sparse())
+
+
+@every_core
+def test_a_step_is_compiled_once(core):
+    if isinstance(core, DNC):
+        pytest.skip("as the others, but slow")
+    compiled, count = copy.deepcopy(core), torch._dynamo.testing.CompileCounter()
+    compiled._shapes = None
+    step = torch.compile(compiled.step, backend=count)
+    graphs = []
+    for _ in range(2):
+        step(torch.randn(2, *core.input_shape), core.initial_state(2))
+        graphs.append(count.frame_count)
+    assert graphs[0] == graphs[1]
 
 
 @every_core

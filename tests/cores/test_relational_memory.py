@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 from relational_rnn import RelationalMemory
+from relational_rnn.kernels import op
 from tests.cores.naive_rmc import naive_scan
 
 shapes = st.fixed_dictionaries(
@@ -332,7 +334,7 @@ def test_vmap_of_the_hand_written_recurrence_is_a_clear_error():
 
 
 def test_operators_pass_torchs_own_checks():
-    from relational_rnn.kernels import op, rows_torch
+    from relational_rnn.kernels import rows_torch
 
     core = RelationalMemory(3, 2, 4, 2)
     x, memory, weights = torch.randn(3, 2, 3), core.initial_state(2), core.weights()
@@ -382,3 +384,45 @@ def test_folded_weights_take_the_same_steps_until_the_weights_change(inputs):
         assert torch.equal(core.step(x, state, folded)[0], expected)
         assert not torch.equal(core.step(x, state, core.fold())[0], expected)
     assert RelationalMemory(inputs, 2, 4, 2, backend="reference").fold() is None
+
+
+def test_forward_mode_keeps_its_tangents():
+    """The operators of the hand-written recurrence would drop them without a word."""
+    core, x, tangent = RelationalMemory(3, 2, 4, 2, recompute=True), *torch.randn(2, 4, 2, 3)
+    with torch.no_grad(), forward_ad.dual_level():
+        found = forward_ad.unpack_dual(core(forward_ad.make_dual(x, tangent))[0]).tangent
+    core.backend = "reference"
+    _, expected = torch.func.jvp(lambda x: core(x)[0], (x,), (tangent,))
+    torch.testing.assert_close(found, expected)
+    core.backend = "torch"
+    with forward_ad.dual_level(), pytest.raises(ValueError, match=r"backend='torch'.*forward-mode"):
+        core(forward_ad.make_dual(x, tangent))
+
+
+def test_torch_compile_of_transforms_takes_the_reference():
+    core, xs = RelationalMemory(3, 2, 4, 2, recompute=True), torch.randn(3, 4, 2, 3)
+    options = dict(fullgraph=True, backend="aot_eager")
+    mapped = torch.compile(torch.func.vmap(lambda x: core(x)[0]), **options)(xs)
+    torch.testing.assert_close(mapped, torch.stack([core(x)[0] for x in xs]))
+    gradient = torch.func.grad(lambda x: core(x)[0].sin().sum())
+    torch.testing.assert_close(torch.compile(gradient, **options)(xs[0]), gradient(xs[0]))
+
+
+def test_no_steps_leave_a_copy_of_the_state_in_the_parameters_dtype():
+    core, state = RelationalMemory(3, 2, 4), torch.randn(2, 2, 4)
+    _, final = core(torch.randn(0, 2, 3), state)
+    assert torch.equal(final, state)
+    assert final.data_ptr() != state.data_ptr()
+    with torch.autocast("cpu", torch.bfloat16):
+        output, final = core(torch.randn(0, 2, 3).bfloat16(), state.double())
+    assert output.dtype == final.dtype == torch.float32
+
+
+def test_triton_refuses_gates_beyond_32_bit_indices(monkeypatch):
+    """With narrow keys there are more gates than queries, keys and values."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # else it is refused for want of a GPU
+    core = RelationalMemory(3, 4, 64, 4, key_size=1, device="meta")
+    for batch, refused in ((1_300_000, True), (900_000, False)):
+        memory = torch.empty(batch, 4, 256, device="meta")
+        reason = op._why_not_triton(memory, core.weights())
+        assert (reason is not None and "under 2**31" in reason) == refused
