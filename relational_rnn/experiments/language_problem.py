@@ -47,7 +47,8 @@ def open_text(data: str, prepared: str, max_words: int | None, min_count: int) -
     try:
         return prepare(corpus, target, max_size=max_words, min_count=min_count)
     except OSError as error:
-        reason = f"{error.strerror}: {error.filename}"
+        # NumPy's of a full disk has a text alone.
+        reason = f"{error.strerror}: {error.filename}" if error.strerror else str(error)
         raise ValueError(f"token files cannot be written ({reason}); choose another --prepared") from error
 
 

@@ -113,7 +113,10 @@ class _Chunked(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, targets, bias)
         ctx.fused = fused
         softmax = _Softmax(hidden, weight, bias, fused)
-        return torch.cat([softmax.losses(part, targets[part])[0] for part in softmax.chunks()])
+        losses = hidden.new_empty(len(hidden), dtype=_wide(hidden.dtype))
+        for part in softmax.chunks():
+            losses[part] = softmax.losses(part, targets[part])[0]
+        return losses
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -11,6 +11,7 @@ from relational_rnn.experiments.language_problem import open_text
 from relational_rnn.experiments.table2_lm import PRESETS, Config, build_core, make_problem, smoke
 from relational_rnn.tasks.language_evaluation import score
 from relational_rnn.tasks.language_model import Dropout
+from relational_rnn.tasks.text import prepare as preparing
 from relational_rnn.tasks.text.prepare import open_prepared
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict, to_dict
@@ -145,6 +146,17 @@ def test_bad_data_is_named_and_leaves_nothing(tmp_path):
             open_text(str(tmp_path / name), "", 1000, 1)
         assert not list((tmp_path / name).rglob("*.bin"))
         assert not list((tmp_path / name).rglob("prepared.json"))
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    """NumPy says so in an OSError without a number and a file."""
+
+    def full(*_):
+        raise OSError("16740 requested and 5000 written")
+
+    monkeypatch.setattr(preparing, "_scan", full)
+    with pytest.raises(ValueError, match=r"cannot be written \(16740 requested and 5000 written\); choose"):
+        open_text(str(make_wikitext(tmp_path)), "", 1000, 1)
 
 
 def test_another_vocabulary_or_a_cut_off_token_file(tmp_path, data):

@@ -158,6 +158,18 @@ def test_the_loss_and_its_gradients_are_the_plain_ones(monkeypatch, implementati
         torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_no_tokens_have_no_loss(implementation, reduction):
+    targets, tensors = problem(T=0)
+    for got, wanted in zip(
+        results(implementation, reduction, targets, tensors),
+        results("plain", reduction, targets, tensors),
+        strict=True,
+    ):
+        assert got.shape == wanted.shape and got.sum() == 0
+
+
 def test_plain_is_cross_entropy_of_a_linear_layer():
     targets, (hidden, weight, bias) = problem()
     wanted = F.cross_entropy(F.linear(hidden, weight, bias).flatten(0, 1), targets.flatten())

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -277,12 +278,23 @@ def _scans(jobs: list[_Job], workers: int) -> Iterator[_Scan]:
         return
     # Not fork: the caller may have torch's threads running.
     context = multiprocessing.get_context("spawn")
-    # Workers make no reference cycles, but lists enough for the collector to look for some all the time.
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=gc.disable)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_begin_worker)
     try:
         yield from pool.map(_scan, jobs)
     finally:
         pool.shutdown(cancel_futures=True)  # an error in one job: do not wait for those not begun
+
+
+def _begin_worker() -> None:
+    # Workers make no reference cycles, but lists enough for the collector to look for some all the time.
+    gc.disable()
+    # A parent that was killed tells them nothing: they would wait for its next job for ever.
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _scan(job: _Job) -> _Scan:

@@ -198,22 +198,24 @@ def test_a_failure_leaves_nothing_that_looks_complete(tmp_path, monkeypatch, whe
     assert len(prepare(corpus, out).vocabulary) > 2
 
 
+def run_script(folder: Path, text: str, timeout: int = 120) -> subprocess.CompletedProcess:
+    """Returns when the script and all that have its standard output, its workers too, have ended."""
+    script = folder / "script.py"
+    script.write_text(text)
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+
+
 def test_a_script_that_does_not_guard_its_workers_is_told_so(tmp_path):
     """Not: waits for ever, as its workers would for the lock that it holds."""
     make_wikitext(tmp_path / "corpus")
-    script = tmp_path / "script.py"
-    script.write_text(
+    ran = run_script(
+        tmp_path,
         "from relational_rnn.tasks.text import prepare, reading, corpora\n"
         "reading.BLOCK = 10\n"  # so that even this corpus wants workers
-        f"prepare.prepare(corpora.wikitext({str(tmp_path / 'corpus')!r}), {str(tmp_path / 'out')!r})\n"
-    )
-    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
-    ran = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": path},
+        f"prepare.prepare(corpora.wikitext({str(tmp_path / 'corpus')!r}), {str(tmp_path / 'out')!r})\n",
     )
     assert ran.returncode == 1
     assert 'call it under `if __name__ == "__main__":`, or with workers=1' in ran.stderr
@@ -240,6 +242,25 @@ def test_a_killed_preparation_is_begun_anew(tmp_path):
         open_prepared(out)
     prepare(corpus, out)
     assert {path.name for path in out.iterdir()} == FILES
+
+
+def test_workers_end_with_a_preparation_that_is_killed(tmp_path):
+    """Not: wait for ever for its next job."""
+    make_wikitext(tmp_path / "corpus")
+    ran = run_script(
+        tmp_path,
+        "import os\n"
+        "from relational_rnn.tasks.text import prepare, reading, corpora\n"
+        "reading.BLOCK = 10\n"
+        "def first(jobs, workers, scans=prepare._scans):\n"
+        "    for scan in scans(jobs, workers):\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "if __name__ == '__main__':\n"
+        "    prepare._scans = first\n"
+        f"    prepare.prepare(corpora.wikitext({str(tmp_path / 'corpus')!r}), {str(tmp_path / 'out')!r})\n",
+        timeout=60,
+    )
+    assert ran.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(
