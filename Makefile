@@ -11,7 +11,7 @@ demo: $(INSTALLED)  ## RMC against LSTM on a small N-th farthest, at most five m
 
 # Two workers of one thread each suit two cores better than one worker of two: most tests are small.
 test: lint browser  ## lint, format check and the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # The explorer's tests drive a Chromium. Root on a Debian system, as in CI, gets one; elsewhere they are skipped.
 browser:

@@ -27,8 +27,23 @@ from relational_rnn.training.weights import free_backends, load_weights, newest_
 WEIGHTS = Path(__file__).parent / "weights"
 NAMES = re.compile(r"[a-z0-9][a-z0-9-]*")
 MAX_BYTES = 4_000_000  # of a file in the package
-MAX_LOSS = 0.005  # of accuracy, by rounding to 16 bits
-SCORED = {"nth-farthest": "accuracy", "lte": "accuracy", "box-world": "sampled_solved"}  # a share, of each
+
+
+class Score(NamedTuple):
+    metric: str  # of the experiment's evaluation
+    name: str  # in the card
+    max_loss: float  # by rounding to 16 bits
+
+    def text(self, value: float) -> str:
+        return f"{100 * value:.2f} %" if self.name == "accuracy" else f"{value:.1f} points"
+
+
+SCORED = {
+    "nth-farthest": Score("accuracy", "accuracy", 0.005),
+    "lte": Score("accuracy", "accuracy", 0.005),
+    "box-world": Score("sampled_solved", "accuracy", 0.005),
+    "mini-pacman": Score("sampled_return", "points", 10.0),  # two standard errors, of 5,000 episodes each
+}
 
 
 class Pretrained(NamedTuple):
@@ -90,7 +105,12 @@ def packaged(source: str) -> bool:
 
 def load(source: str, *, device: str = "cpu") -> Pretrained:
     """A run folder, or the name of a model in the package."""
-    return load_pretrained(source, device=device) if packaged(source) else load_run(source, device=device)
+    if packaged(source):
+        return load_pretrained(source, device=device)
+    if not Path(source).exists():
+        allowed = f"a folder `rmc train` made, {', '.join(available())}"
+        raise ValueError(f"{source} does not exist, as a folder or in the package; allowed: {allowed}")
+    return load_run(source, device=device)
 
 
 def begin_with(source: str, experiment: str, model: nn.Module) -> None:
@@ -128,8 +148,9 @@ def release(
 ) -> dict:
     """Write NAME.safetensors and NAME.json from a run's newest weights -> the JSON's content.
 
-    The accuracy of an agent is the share of levels, `samples` of them, that it solves with drawn actions.
-    Nothing is written if the rounded weights are less accurate by more than half a percentage point.
+    The accuracy of a BoxWorld agent is the share of levels, `samples` of them, that it solves with drawn
+    actions; Mini Pacman's has points, its mean over so many episodes. Nothing is written if the rounded
+    weights lose more than half a percentage point, or 10 points.
     """
     require(bool(NAMES.fullmatch(name)), "name", name, "lower-case letters, digits and hyphens")
     require(samples >= 1, "samples", samples, "1 or more")
@@ -142,19 +163,20 @@ def release(
     experiment = load_experiment(about["experiment"])
     if experiment.NAME not in SCORED:
         known = ", ".join(SCORED)
-        raise ValueError(f"{run} is of {experiment.NAME!r}, which has no accuracy; allowed: {known}")
+        raise ValueError(f"{run} is of {experiment.NAME!r}, which has no such score; allowed: {known}")
     rounded = {name: _half(name, tensor) for name, tensor in model.state_dict().items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in rounded.values())
     if size > MAX_BYTES:
         raise ValueError(f"the weights of {run} take {size:,} bytes in 16 bits; allowed: {MAX_BYTES:,}")
 
-    before = _accuracy(experiment, config, model, samples)
+    score = SCORED[experiment.NAME]
+    before = _evaluated(experiment, config, model, samples)
     checkpoint.load_model(model, rounded, path)
-    after = _accuracy(experiment, config, model, samples)
-    if before - after > MAX_LOSS:
+    after = _evaluated(experiment, config, model, samples)
+    if before - after > score.max_loss:
         raise ValueError(
-            f"in 16 bits the accuracy is {100 * after:.2f} %, not {100 * before:.2f} %; allowed: a loss of "
-            f"{100 * MAX_LOSS} points"
+            f"in 16 bits it scores {score.text(after)}, not {score.text(before)}; allowed: a loss of "
+            f"{score.text(score.max_loss)}"
         )
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.save(path, rounded, {"name": name})
@@ -163,8 +185,8 @@ def release(
         "name": name,
         **about,
         "samples": samples,
-        "accuracy": after,
-        "accuracy_32_bits": before,
+        score.name: after,
+        f"{score.name}_32_bits": before,
         "bytes": path.stat().st_size,
         "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
     }
@@ -181,10 +203,10 @@ def _half(name: str, tensor: Tensor) -> Tensor:
     return half
 
 
-def _accuracy(experiment: ModuleType, config: Any, model: nn.Module, samples: int) -> float:
+def _evaluated(experiment: ModuleType, config: Any, model: nn.Module, samples: int) -> float:
     """By the experiment's own evaluation, on that many fresh samples or levels, in float32."""
     device = next(model.parameters()).device
-    if experiment.NAME == "box-world":
+    if hasattr(config, "evaluation"):  # a game's
         games = min(samples, config.evaluation.games)
         config = replace(config, evaluation=replace(config.evaluation, episodes=samples, games=games))
     else:
@@ -193,4 +215,4 @@ def _accuracy(experiment: ModuleType, config: Any, model: nn.Module, samples: in
         problem = experiment.make_problem(config, device)
     problem.model = model
     with torch.no_grad():
-        return problem.evaluate()[SCORED[experiment.NAME]]
+        return problem.evaluate()[SCORED[experiment.NAME].metric]

@@ -108,7 +108,7 @@ def test_unknown_names_are_refused(released, name):
 def test_weights_that_16_bits_round_away_are_refused(run, tmp_path):
     """A constant on all logits changes no answer in 32 bits; in 16 it swallows what differs between them."""
     path = copy_with(run, tmp_path / "run", lambda tensors: last_weight(tensors).add_(1000))
-    with pytest.raises(ValueError, match=r"in 16 bits the accuracy is .*allowed: a loss of 0.5 points"):
+    with pytest.raises(ValueError, match=r"in 16 bits it scores .* %; allowed: a loss of 0.50 %"):
         pretrained.release(path, "tiny", samples=2000, folder=tmp_path / "weights", device="cpu")
     assert not (tmp_path / "weights").exists()
 
@@ -126,12 +126,30 @@ def test_large_models_are_refused(run, tmp_path, monkeypatch):
 
 
 def test_points_are_no_accuracy(tmp_path, capsys):
-    path, into = str(tmp_path / "run"), str(tmp_path / "weights")
+    path, into = str(tmp_path / "run"), tmp_path / "weights"
     assert main(["train", "mini-pacman", "--preset", "smoke", "--run", path]) == 0
-    assert main(["release", path, "agent", "--into", into, "--device", "cpu"]) == 2
-    said = "is of 'mini-pacman', which has no accuracy; allowed: nth-farthest, lte, box-world"
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "weights").exists()
+    scored = ["--device", "cpu", "--samples", "50"]
+    assert main(["release", path, "agent", "--into", str(into), *scored]) == 0
+    card = json.loads((into / "agent.json").read_text())
+    assert f"agent: {card['points']:.1f} points on 50 fresh samples" in capsys.readouterr().out
+    assert "accuracy" not in card
+    assert main(["eval", path, "--episodes", "50", "--device", "cpu"]) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert card["points_32_bits"] == scores["sampled_return"] > 0
+
+
+def test_an_experiment_without_such_a_score_is_refused(run, tmp_path, monkeypatch):
+    monkeypatch.delitem(pretrained.SCORED, "nth-farthest")
+    with pytest.raises(ValueError, match=r"is of 'nth-farthest', which has no such score; allowed: lte, "):
+        pretrained.release(run, "tiny", folder=tmp_path / "weights")
+
+
+@pytest.mark.parametrize("command", ["attention", "ablate", "export"])
+def test_a_name_that_is_none_is_told_which_there_are(command, tmp_path, capsys):
+    output = [str(tmp_path / "x.onnx")] if command == "export" else ["--output", str(tmp_path / "new")]
+    assert main([command, "nosuch", *output]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("nosuch does not exist", *pretrained.available()))
 
 
 def test_an_agents_accuracy_is_the_share_of_levels_it_solves(tmp_path, capsys):
@@ -165,7 +183,7 @@ def test_the_command(run, tmp_path, capsys):
     into = str(tmp_path / "weights")
     arguments = ["release", str(run), "small-one", "--into", into, "--samples", "500", "--device", "cpu"]
     assert main(arguments) == 0
-    assert "of 500 fresh samples in 16 bits" in capsys.readouterr().out
+    assert "on 500 fresh samples in 16 bits" in capsys.readouterr().out
     before = (tmp_path / "weights" / "small-one.json").read_text()
     assert main(arguments) == 2
     assert "exists already" in capsys.readouterr().err
@@ -176,6 +194,7 @@ def test_the_command(run, tmp_path, capsys):
         (["release", str(run), "Big/One", "--into", into], "lower-case"),
         (["release", "missing", "name", "--into", into], "missing does not exist"),
         (["release", str(run), "x", "--samples", "many"], "'many'"),
+        (["release", str(run), "x", "--samples", "²"], "'²'"),
         (["release", str(run), "x", "--into", str(run / "config.json")], "config.json is a file; allowed: a"),
     ):
         assert main(wrong) == 2

@@ -83,11 +83,17 @@ def alike(runs: list[Run]) -> list[Run]:
     fitting = [
         run
         for run in runs
-        if run.experiment == "nth-farthest" and run.core == "rmc" and run.at_seconds(METRIC)
+        if run.experiment == "nth-farthest" and run.core == "rmc" and run.at_seconds(METRIC) and _swept(run)
     ]
     kinds = [(run.task, run.preset, run.config["model"]["total_units"]) for run in fitting]
     common = max(kinds, key=kinds.count, default=None)
     return [run for run, kind in zip(fitting, kinds, strict=True) if kind == common]
+
+
+def _swept(run: Run) -> bool:
+    """Whether its settings say what is swept: a folder of another version may not."""
+    model = run.config.get("model")
+    return isinstance(model, dict) and {"total_units", "mem_slots", "num_heads", "gate_style"} <= model.keys()
 
 
 def _settings(run: Run) -> tuple[int, int, str]:

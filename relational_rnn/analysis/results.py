@@ -88,6 +88,10 @@ def check(result, name: str) -> dict:
     for field, keys in INSIDE.items():
         if missing := [key for key in keys if key not in result[field]]:
             raise ResultError(f"{name} is incomplete: {field} lacks {', '.join(missing)}")
+    for field, key in (("steps", "done"), ("steps", "asked"), ("seen", "amount"), ("final", "step")):
+        value = result[field][key]
+        if not isinstance(value, NUMBER) or isinstance(value, bool):
+            raise ResultError(f"{name}: {field}.{key} is {value!r}; allowed: numbers")
     if result["status"] not in STATUS:
         raise ResultError(f"{name}: status is {result['status']!r}; allowed: {', '.join(STATUS)}")
     if not re.fullmatch(r"[0-9a-f]{40}", result["commit"]):
@@ -136,9 +140,11 @@ def check_other(path: Path) -> dict:
         raise ResultError(f"{path} must be a JSON object")
     if missing := [key for key in OTHER_FIELDS if key not in content]:
         raise ResultError(f"{path} is incomplete: it lacks {', '.join(missing)}")
-    for key in ("command", "hardware"):
-        if not isinstance(content[key], str):
+    for key in ("command", "hardware", "what", "experiment"):
+        if not isinstance(content.get(key, ""), str):
             raise ResultError(f"{path}: {key} is {content[key]!r}; allowed: text")
+    if not isinstance(content["runs"], list) or not content["runs"]:
+        raise ResultError(f"{path}: runs is {content['runs']!r}; allowed: a list of one or more")
     return content
 
 

@@ -46,8 +46,13 @@ def make_result(path: Path, preset: dict, *, parameters: int | None = None, comm
     training = run.config.get("training", {})
     if missing := {"steps", "batch_size", "seed", "device"} - training.keys():
         raise ResultError(f"{path / 'config.json'} is damaged: training lacks {', '.join(sorted(missing))}")
+    for key in ("steps", "batch_size", "seed"):
+        if type(training[key]) is not int:
+            wrong = f"training.{key} is {training[key]!r}; allowed: whole numbers"
+            raise ResultError(f"{path / 'config.json'} is damaged: {wrong}")
     if not run.sessions:
         raise ResultError(f"{path} has no environment.json: where and with what it was made is not known")
+    check_sessions(run.sessions, path / "environment.json")
     last = run.sessions[-1]
     evaluations = sorted({step for key in evaluation_keys(run) for step, _ in run.curves[key]})
     if not evaluations:
@@ -56,7 +61,9 @@ def make_result(path: Path, preset: dict, *, parameters: int | None = None, comm
         raise ResultError(f"{path} has no training time in metrics.jsonl")
     config = portable(run.config)
     overrides = differences(portable(completed(run.experiment, run.config)), portable(preset))
-    done, asked = run.curves["seconds"][-1][0], run.config["training"]["steps"]
+    done, asked = run.curves["seconds"][-1][0], training["steps"]
+    if done == asked != evaluations[-1]:  # NaN, or the line is lost: an earlier score is not the run's
+        raise ResultError(f"{path} has no number from the evaluation at its end, step {done:,}")
     commits = [session["commit"] for session in run.sessions if session.get("commit")]
     if not commits and commit is None:
         raise ResultError(f"{path} does not say of which commit it is; give it with --commit HASH")
@@ -189,6 +196,20 @@ def portable(config: dict) -> dict:
 
 
 # ------------------------------------------------------------------ what happened
+
+
+def check_sessions(sessions: list[dict], path: Path) -> None:
+    for session in sessions:
+        if not isinstance(gpu := session.get("gpu"), str | None):
+            raise ResultError(f"{path} is damaged: gpu is {gpu!r}; allowed: text, or null")
+        for key, value in {"started": None, **session}.items():
+            try:
+                if key in ("started", "ended"):
+                    datetime.fromisoformat(value)
+            except (TypeError, ValueError):
+                raise ResultError(
+                    f"{path} is damaged: {key} is {value!r}; allowed: a date and time"
+                ) from None
 
 
 def hardware(run: Run) -> dict:

@@ -165,7 +165,7 @@ def task_name(config: dict) -> str:
     if isinstance(task, str):
         return task
     if isinstance(task, dict):
-        if "vectors" in task:
+        if {"vectors", "dims"} <= task.keys():
             return f"{task['vectors']}x{task['dims']}"
         if "view" in task:
             mode = task.get("mode", "regular")

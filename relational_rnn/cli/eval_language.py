@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
+from relational_rnn.cli.generate import whole
 from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import open_run
 
@@ -42,7 +43,7 @@ def main(arguments: list[str]) -> int:
     for split in splits:
         if split not in ("train", "valid", "test"):
             raise UsageError(f"--splits {split!r} is not allowed; allowed: train, valid, test, with commas")
-    lengths = numbers("--unrolls", unrolls) if unrolls else []
+    lengths = [whole("--unrolls", part, 1) for part in unrolls.split(",")] if unrolls else []
     if precision not in ("fp32", "tf32", "bf16"):
         raise UsageError(f"--precision {precision!r} is not allowed; allowed: fp32, tf32, bf16")
     if out is not None and not Path(out).parent.is_dir():
@@ -56,13 +57,6 @@ def main(arguments: list[str]) -> int:
     if out is not None:
         Path(out).write_text(text + "\n")
     return 0
-
-
-def numbers(option: str, value: str) -> list[int]:
-    parts = value.split(",")
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise UsageError(f"{option} {value!r} is not allowed; allowed: whole numbers from 1, with commas")
-    return [int(part) for part in parts]
 
 
 def evaluate(run_folder, splits, data, lengths, switches, precision, device) -> dict:

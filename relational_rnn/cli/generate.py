@@ -20,7 +20,7 @@ The same --seed (0) gives the same text. <unk> is not drawn unless --keep-unknow
 into words as the training text was. --suggest prints the K likeliest next words instead, with probabilities.
 """
 OF_DRAWING = ("--length", "--temperature", "--top-k", "--seed", "--keep-unknown")
-LARGEST_SEED = 2**63 - 1  # of a torch.Generator
+LARGEST = 2**63 - 1  # seed of a torch.Generator, and enough of anything else
 
 
 def main(arguments: list[str]) -> int:
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     arguments, device = take_option(arguments, "--device", default="auto")
     if len(arguments) != 1:
         raise UsageError(f"rmc generate takes one run folder and options of --help, got {arguments}")
-    length, seed = whole("--length", length, 0), whole("--seed", seed, 0, LARGEST_SEED)
+    length, seed = whole("--length", length, 0), whole("--seed", seed, 0)
     top_k = None if top_k is None else whole("--top-k", top_k, 1)
     suggestions = None if suggestions is None else whole("--suggest", suggestions, 1)
     temperature = number("--temperature", temperature)
@@ -98,11 +98,13 @@ def number(option: str, value: str) -> float:
     return found
 
 
-def whole(option: str, value: str, least: int, most: int | None = None) -> int:
-    if not value.isdecimal() or int(value) < least or (most is not None and int(value) > most):
-        allowed = f"a whole number from {least}" + ("" if most is None else f" to {most}")
+def whole(option: str, value: str, least: int) -> int:
+    # Python itself refuses thousands of digits.
+    found = int(value) if value.isdecimal() and len(value) <= len(str(LARGEST)) else -1
+    if not least <= found <= LARGEST:
+        allowed = f"a whole number from {least} to {LARGEST}"
         raise UsageError(f"{option} {value!r} is not allowed; allowed: {allowed}")
-    return int(value)
+    return found
 
 
 def shown(word: str) -> str:

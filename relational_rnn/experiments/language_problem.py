@@ -44,6 +44,7 @@ def open_text(data: str, prepared: str, max_words: int | None, min_count: int) -
         return open_prepared(folder)
     corpus = find_corpus(folder)
     target = Path(prepared) if prepared else folder / f"prepared-{max_words or 'all'}-{min_count}"
+    require(target.resolve() != folder.resolve(), "prepared", prepared, "another folder than data")
     try:
         return prepare(corpus, target, max_size=max_words, min_count=min_count)
     except OSError as error:
@@ -165,6 +166,7 @@ class LanguageModelProblem(Problem):
 
     def state(self) -> dict[str, Tensor]:
         state = {"position": self.windows.position, "epoch": self.windows.epoch}
+        state["tokens"] = torch.tensor(len(self.text.tokens["train"]))
         state["vocabulary"] = torch.tensor(list(self.text.vocabulary.hash), dtype=torch.uint8)
         for number, tensor in enumerate(_tensors(self.carried)):
             state[f"carried.{number}"] = self.ranks.gather(tensor)
@@ -172,6 +174,10 @@ class LanguageModelProblem(Problem):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         check_vocabulary(self.text, bytes(state["vocabulary"].tolist()))
+        tokens = len(self.text.tokens["train"])
+        if (known := int(state.get("tokens", tokens))) != tokens:  # checkpoints had none once
+            said = f"has {tokens} tokens, the checkpoint's {known}; allowed: {known}"
+            raise ValueError(f"the training text in {self.text.folder} {said}")
         streams, found = self.windows.streams * self.ranks.count, len(state["carried.0"])
         if streams != found:
             raise ValueError(f"training.batch_size is {streams}, the checkpoint's {found}; allowed: {found}")

@@ -69,8 +69,8 @@ def dynamic_score(
 
     with torch.no_grad():
         usual = [torch.zeros_like(p) for p in parameters]  # mean squares, then their roots
-        batch = min(32, max(1, len(training_tokens) // settings.steps))
-        windows = Windows(training_tokens, batch, settings.steps)
+        steps = min(settings.steps, len(training_tokens))
+        windows = Windows(training_tokens, min(32, len(training_tokens) // steps), steps)
         count = min(settings.statistics, len(windows))
         for _, found in gradients(windows, count):
             for total, gradient in zip(usual, found, strict=True):
@@ -87,6 +87,7 @@ def dynamic_score(
                 for p, start, g, root, way in zip(parameters, trained, found, usual, pull, strict=True):
                     p.add_(way * (start - p))
                     p.sub_(settings.learning_rate * g / (root + mean))
+                torch.clear_autocast_cache()  # or bf16 would go on with its copies of the old weights
         finally:
             for p, start in zip(parameters, trained, strict=True):
                 p.copy_(start)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -101,6 +102,9 @@ class LanguageModel(nn.Module):
         if cutoffs:
             rising = all(a < b for a, b in zip((0, *cutoffs), (*cutoffs, vocabulary_size), strict=True))
             require(rising, "cutoffs", cutoffs, f"rising numbers from 1 to {vocabulary_size - 1}")
+            # torch reads the n-th cluster from 4^n times fewer features: none is left beyond these.
+            most = next(n for n in count() if size < 4 ** (n + 1))
+            require(len(cutoffs) <= most, "cutoffs", cutoffs, f"at most {most} of an embedding of {size}")
             self.adaptive = nn.AdaptiveLogSoftmaxWithLoss(size, vocabulary_size, list(cutoffs))
         else:
             self.softmax_bias = nn.Parameter(torch.zeros(vocabulary_size))

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -100,6 +101,15 @@ def test_settings_that_are_none_are_refused(tmp_path, change):
         read_run(path.parent)
 
 
+@pytest.mark.parametrize(("task", "named"), [({"vectors": 8, "dims": 4}, "8x4"), ({"vectors": 8}, "")])
+def test_a_task_is_named_by_what_it_says(tmp_path, task, named):
+    path = write_run(tmp_path / "run", accuracies(0.1))
+    described = json.loads((path / "config.json").read_text())
+    described["config"]["task"] = task
+    (path / "config.json").write_text(json.dumps(described))
+    assert read_run(path).task == named
+
+
 def test_a_run_without_a_point_is_named_and_the_others_drawn(tmp_path):
     write_run(tmp_path / "empty", [])
     write_run(tmp_path / "whole", accuracies(0.5))
@@ -187,6 +197,9 @@ def test_the_sweep_is_over_time(tmp_path):
         write_run(tmp_path / f"{slots}-{heads}-{gate}", accuracies(0.1, value, last=72_000), model=model)
     runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
     assert sweep(runs[:1]) is None
+    for model in (None, "rmc", {"total_units": 2048}):  # a folder of another version
+        other = replace(runs[0], config={**runs[0].config, "model": model})
+        assert len(sweep([*runs, other]).axes) == 2
     one, eight = sweep(runs).axes
     assert [axes.get_title() for axes in (one, eight)] == ["memories 1", "memories 8"]
     assert list(lines(one)) == ["heads 1, gates unit"]

@@ -113,7 +113,7 @@ def test_what_is_no_json_is_refused(tmp_path):
 
 def test_files_of_another_kind_must_say_how_they_were_made(tmp_path):
     path = tmp_path / "summary.json"
-    whole = dict(command="rmc demo", commit="abc", date="today", versions={}, hardware="a CPU", runs=[])
+    whole = dict(command="rmc demo", commit="abc", date="today", versions={}, hardware="a CPU", runs=[{}])
     path.write_text(json.dumps(whole))
     assert results.check_other(path) == whole
     for key in whole:
@@ -123,6 +123,13 @@ def test_files_of_another_kind_must_say_how_they_were_made(tmp_path):
     path.write_text(json.dumps({**whole, "hardware": {"cpu": 2}}))
     with pytest.raises(results.ResultError, match="hardware is"):
         results.check_other(path)
+    for wrong, message in (
+        ({"what": 5}, "what is 5"),
+        ({"runs": []}, r"runs is \[\]; allowed: a list of one"),
+    ):
+        path.write_text(json.dumps({**whole, **wrong}))
+        with pytest.raises(results.ResultError, match=message):
+            results.check_other(path)
 
 
 def test_a_stopped_run_is_kept_as_such(tmp_path):
@@ -156,6 +163,12 @@ def test_damaged_lines_are_counted(tmp_path):
         (lambda p: (p / "config.json").unlink(), "config.json is missing"),
         (lambda p: (p / "config.json").write_text("[]"), "must have experiment, preset and config"),
         (lambda p: (p / "environment.json").write_text("{}"), "must be a list"),
+        (lambda p: change_session(p, started=None), "environment.json is damaged: started is None"),
+        (lambda p: change_session(p, started="noon"), "started is 'noon'; allowed: a date"),
+        (lambda p: change_session(p, ended=5), "ended is 5; allowed: a date"),
+        (lambda p: change_session(p, gpu=["A GPU"]), r"gpu is \['A GPU'\]; allowed: text"),
+        (lambda p: change_training(p, steps="60"), "training.steps is '60'; allowed: whole numbers"),
+        (lambda p: change_training(p, batch_size=None), "training.batch_size is None"),
     ],
 )
 def test_incomplete_folders_are_refused(tmp_path, spoil, message):
@@ -164,6 +177,33 @@ def test_incomplete_folders_are_refused(tmp_path, spoil, message):
     spoil(path)
     with pytest.raises(ValueError, match=message):
         make_result(path, described)
+
+
+def change_session(path, **values):
+    sessions = json.loads((path / "environment.json").read_text())
+    sessions[-1] |= values
+    (path / "environment.json").write_text(json.dumps(sessions))
+
+
+def change_training(path, **values):
+    described = json.loads((path / "config.json").read_text())
+    described["config"]["training"] |= values
+    (path / "config.json").write_text(json.dumps(described))
+
+
+def test_an_earlier_score_does_not_stand_for_a_last_one_that_is_no_number(tmp_path):
+    path = write_run(tmp_path / "run", accuracies(0.5, 0.92, float("nan")))
+    with pytest.raises(
+        results.ResultError, match=f"no number from the evaluation at its end, step {STEPS:,}"
+    ):
+        made(path)
+
+
+def test_steps_that_are_text_are_refused(result):
+    result["steps"] = {"done": STEPS, "asked": str(STEPS)}
+    result["sha256"] = results.seal(result)
+    with pytest.raises(results.ResultError, match=f"steps.asked is '{STEPS}'; allowed: numbers"):
+        results.check(result, "file")
 
 
 def test_a_folder_without_commit_or_parameters_needs_them_given(tmp_path):

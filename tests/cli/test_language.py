@@ -178,8 +178,11 @@ def test_without_a_preset_it_is_that_of_wikitext_2(capsys):
         (["eval", "RUN", "--splits", "best"], "--splits 'best' is not allowed"),
         (
             ["eval", "RUN", "--unrolls", "10,0"],
-            "--unrolls '10,0' is not allowed; allowed: whole numbers from 1",
+            "--unrolls '0' is not allowed; allowed: a whole number from 1 to",
         ),
+        (["eval", "RUN", "--unrolls", "9" * 5000], "is not allowed; allowed: a whole number from 1 to"),
+        (["generate", "RUN", "--length", "9" * 5000], "is not allowed; allowed: a whole number from 0 to"),
+        (["generate", "RUN", "--seed", "9" * 5000], "is not allowed; allowed: a whole number from 0 to"),
         (["eval", "RUN", "--precision", "fp8"], "--precision 'fp8'"),
         (["eval", "RUN", "--data", "nowhere"], "nowhere is no folder"),
         (["generate", "RUN", "--length", "many"], "--length 'many' is not allowed"),

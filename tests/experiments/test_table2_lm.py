@@ -171,6 +171,32 @@ def test_another_vocabulary_or_a_cut_off_token_file(tmp_path, data):
         make_problem(replace(settings, data=str(tmp_path / "small")), CPU)
 
 
+def test_token_files_do_not_go_among_the_text(tmp_path):
+    """There they would be taken for the text from then on, also when that has changed."""
+    folder = make_wikitext(tmp_path / "text")
+    with pytest.raises(ValueError, match=r"prepared='.*' is not allowed; allowed: another folder than data"):
+        open_text(str(folder), str(tmp_path / "other" / ".." / "text"), 1000, 1)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"wiki.{split}.tokens" for split in ("test", "train", "valid")
+    ]
+
+
+def test_a_run_does_not_go_on_with_another_text_of_the_same_words(tmp_path):
+    folder = make_wikitext(tmp_path, lines=30)
+    text = (folder / "wiki.train.tokens").read_text()
+    problem = make_problem(config(folder), CPU)
+    state, tokens = problem.state(), len(problem.text.tokens["train"])
+    problem.load_state(state)
+    write(folder / "wiki.train.tokens", text + " \n" * 100)  # <eos> is the most frequent word already
+    longer = make_problem(config(folder), CPU)
+    assert longer.text.vocabulary.hash == problem.text.vocabulary.hash
+    message = rf"has {tokens + 100} tokens, the checkpoint's {tokens}; allowed: {tokens}"
+    with pytest.raises(ValueError, match=message):
+        longer.load_state(state)
+    del state["tokens"]  # checkpoints had none once
+    longer.load_state(state)
+
+
 # ------------------------------------------------------------------ the problem
 
 

@@ -21,10 +21,10 @@ from relational_rnn.tasks.language_model import Dropout, LanguageModel
 from relational_rnn.tasks.language_modeling import Windows
 
 CPU = torch.device("cpu")
-V, D = 50, 12
+V, D = 50, 16
 CORES = {
     "rmc": lambda: RelationalMemory(D, 1, 5, 4),
-    "rmc without projection": lambda: RelationalMemory(D, 1, 6, 2),
+    "rmc without projection": lambda: RelationalMemory(D, 1, 8, 2),
     "lstm": lambda: LSTM(D, 15),
     "deep lstm": lambda: DeepLSTM(D, 7),
 }
@@ -214,6 +214,10 @@ def test_recurrent_dropout_of_another_core():
         (lambda: LanguageModel(LSTM(4, 4), 1), "vocabulary_size=1"),
         (lambda: LanguageModel(LSTM(4, 4), 9, change_penalty=-1), "change_penalty=-1"),
         (lambda: LanguageModel(LSTM(4, 4), 9, cutoffs=(5, 3)), r"cutoffs=\(5, 3\).*rising.*1 to 8"),
+        (
+            lambda: LanguageModel(LSTM(12, 4), 9, cutoffs=(2, 4, 6)),
+            r"cutoffs=\(2, 4, 6\) is not allowed; allowed: at most 1 of an embedding of 12",
+        ),
         (lambda: Dynamic(decay=2), "decay=2"),
     ],
 )
@@ -292,6 +296,23 @@ def test_dynamic_evaluation_learns_on_the_way_and_leaves_no_trace():
     assert learned < 0.7 * fixed
     assert all(torch.equal(p, before[name]) for name, p in model.state_dict().items())
     assert not model.training
+
+
+@pytest.mark.parametrize("core", ["rmc", "lstm", "deep lstm"])
+def test_dynamic_evaluation_in_bf16_reads_with_the_weights_it_has_learned(core):
+    text = np.tile(np.arange(20), 20).astype(np.uint16)
+    model, settings = make(core).eval(), Dynamic(learning_rate=3e-3)
+    wanted = dynamic_score(model, text, text, settings, device=CPU).perplexity
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        fixed = score(model, text, device=CPU).perplexity
+        found = dynamic_score(model, text, text, settings, device=CPU).perplexity
+        assert score(model, text, device=CPU).perplexity == fixed
+    assert found == pytest.approx(wanted, rel=0.05)  # with the old weights it is off by 9 % at least
+
+
+def test_dynamic_evaluation_after_a_short_training_text(text):
+    model = make().eval()
+    assert dynamic_score(model, text, text[:7], Dynamic(), device=CPU).perplexity > 1
 
 
 # ------------------------------------------------------------------ generation

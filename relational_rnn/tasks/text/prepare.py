@@ -162,15 +162,19 @@ def _record(folder: Path) -> dict:
     path = folder / RECORD
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}; delete it and prepare again") from error
     parts = [record.get(name) for name in ("request", "tokens")] if isinstance(record, dict) else []
     whole = bool(parts) and all(isinstance(part, dict) for part in parts) and "vocabulary" in record
     rules = parts[0].get("rules") if whole else None
-    known = isinstance(rules, dict) and rules.keys() >= {"tokenizer", "max_size", "min_count"}
-    if not known or not parts[1].keys() >= set(SPLITS):
+    if not (isinstance(rules, dict) and _possible(**rules) and parts[1].keys() >= set(SPLITS)):
         raise ValueError(f"{path} was not written by this program; delete it and prepare again")
     return record
+
+
+def _possible(tokenizer=None, max_size=0, min_count=0, **_) -> bool:
+    sizes = isinstance(max_size, int | None) and isinstance(min_count, int)
+    return sizes and (max_size is None or max_size >= 2) and min_count >= 1 and tokenizer in list(TOKENIZERS)
 
 
 def _is_done(folder: Path, request: dict) -> bool:

@@ -84,7 +84,11 @@ def open_tokens(path: Path, vocabulary: Vocabulary) -> np.ndarray:
         raise ValueError(f"token file {path} is of another vocabulary ({found}); allowed: {allowed}")
     if count == 0:
         return np.zeros(0, _DTYPES[width])
-    return np.memmap(path, _DTYPES[width], mode="r", offset=_HEADER.size, shape=(count,))
+    tokens = np.memmap(path, _DTYPES[width], mode="r", offset=_HEADER.size, shape=(count,))
+    if (largest := int(tokens.max())) >= words:
+        allowed = f"0 to {words - 1}"
+        raise ValueError(f"token file {path} is damaged: it has the id {largest}; allowed: {allowed}")
+    return tokens
 
 
 # ------------------------------------------------------------------ files whole or not at all

@@ -109,6 +109,7 @@ def test_damaged_token_files_are_errors(tmp_path):
         (data[:63], "does not begin with a header"),
         (bytes(64) + data[64:], "does not begin with a header"),
         (data[:8] + b"\2" + data[9:], "version 2 with 2 bytes per token; allowed: version 1 with 2 or 4"),
+        (data[:-2] + b"\x09\0", "is damaged: it has the id 9; allowed: 0 to 8"),
     ]:
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=message):
@@ -332,6 +333,34 @@ def test_a_record_that_lacks_something_is_an_error(tmp_path, part, value):
     path.write_text(json.dumps(json.loads(path.read_text()) | {part: value}))
     with pytest.raises(ValueError, match="prepare again"):
         open_prepared(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("rule", "value"),
+    [
+        ("max_size", "many"),
+        ("max_size", 1),
+        ("max_size", 9.5),
+        ("min_count", None),
+        ("min_count", 0),
+        ("tokenizer", "bpe"),
+        ("tokenizer", []),
+    ],
+)
+def test_a_record_with_impossible_rules_is_an_error(tmp_path, rule, value):
+    corpus = wikitext(make_wikitext(tmp_path / "text", lines=5))
+    path = prepare(corpus, tmp_path / "out").folder / "prepared.json"
+    record = json.loads(path.read_text())
+    record["request"]["rules"][rule] = value
+    path.write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"prepared\.json was not written by this program"):
+        open_prepared(tmp_path / "out")
+
+
+def test_a_record_too_deep_to_read_is_an_error(tmp_path):
+    write(tmp_path / "prepared.json", "[" * 100_000)
+    with pytest.raises(ValueError, match=r"prepared\.json is damaged"):
+        open_prepared(tmp_path)
 
 
 @pytest.mark.slow
