@@ -97,9 +97,9 @@ def fast() -> Config:
     """The same game and agent for one modern GPU: 1024 games at once, Muon, bf16; 5e8 steps.
 
     rmc train mini-pacman --preset fast [--task.view full] [--core lstm]
-    Expected score: not run at this size. On a CPU, with 256 games, 256 units, 6e-4, an entropy cost of 0.01 and
-    float32, 1,000 fresh episodes had 508 points with the viewport (LSTM 515) after 5.8e7 steps, and 419 with the
-    full view (LSTM 328) after 3.2e7 (results/LOG.md has the commands).
+    Expected score: not run at this size. On a CPU, with 256 games, 256 units, 6e-4, an entropy cost of 0.01
+    and float32, it had 508 points with the viewport (LSTM 515) after 5.8e7 steps and 419 with the full view
+    (LSTM 328) after 3.2e7 (results/REPRODUCTION.md has the commands).
     Guesses: all but the discount, the unroll and the network's sizes, which are BoxWorld's in the paper; that
     an update takes an eighth of the games is what BoxWorld learns sooner with. The reward scale keeps values
     (a hundred steps of up to a point each) near 1: small runs on a CPU (viewport, 128 units, 128 games x 20
