@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from relational_rnn.kernels import autocasts
+from relational_rnn.kernels import LOW_PRECISION, autocasts
 
-AUTOCAST = (torch.float32, torch.bfloat16, torch.float16)
+AUTOCAST = (torch.float32, *LOW_PRECISION)
 
 State: TypeAlias = "Tensor | tuple[State, ...]"
 
@@ -67,12 +67,24 @@ class RecurrentCore(nn.Module):
                 state = select(resets[t], fresh, state)
             output, state = self.step(x[t], state)
             outputs.append(output)
-        return torch.stack(outputs) if outputs else self._no_outputs(x), state
+        return (torch.stack(outputs), state) if outputs else self._nothing(x, state)
 
-    def _no_outputs(self, x: Tensor) -> Tensor:
-        """Of an x without steps or without sequences; as nn.LSTM's, with gradients, which are zero."""
+    def _nothing(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """What an x without steps or without sequences gives: outputs as nn.LSTM's, with gradients, which are
+        zero, and a copy of the state, in the parameters' dtype: no step, so nothing to round it."""
         touched = sum(part.sum() for part in (x, *self.parameters()) if part.requires_grad)
-        return x.new_empty(*x.shape[:2], *self.output_shape) + 0 * touched
+        dtype = self.computed_in(x.device.type)
+        output = x.new_empty(*x.shape[:2], *self.output_shape, dtype=dtype) + 0 * touched
+        return output, map_state(lambda part: part.to(self._dtype, copy=True), state)
+
+    def computed_in(self, device_type: str) -> torch.dtype:
+        """The dtype of outputs: the parameters', unless a core leaves that to autocast."""
+        return self._dtype
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The parameters'; a replica of nn.DataParallel has none of its own."""
+        return first_tensor(self.initial_state(0, device="meta")).dtype
 
     def scan_late(self, x: Tensor, begins: Tensor) -> tuple[Tensor, State]:
         """All steps of x `[T, B, *I]`, of which sample b begins with step `begins[b]`, in its initial state.
@@ -130,6 +142,7 @@ class RecurrentCore(nn.Module):
             return
         if x.device != parameter.device:
             raise ValueError(f"input is on {x.device}; allowed: {parameter.device}, as the parameters are")
+        self._check_autocast(parameter.dtype, x.device.type)
         if x.dtype == parameter.dtype:
             return
         if not autocasts(x.device.type):
@@ -138,6 +151,17 @@ class RecurrentCore(nn.Module):
             raise ValueError(
                 f"input has dtype {x.dtype}; allowed: {parameter.dtype}, that of the parameters, or under "
                 f"autocast any two of {', '.join(map(str, AUTOCAST))}"
+            )
+
+    def _check_autocast(self, dtype: torch.dtype, device_type: str) -> None:
+        """Torch's own layers fail with one 16-bit type under autocast to the other, or not, by the device."""
+        if dtype not in LOW_PRECISION or not autocasts(device_type):
+            return
+        autocast = torch.get_autocast_dtype(device_type)
+        if autocast in LOW_PRECISION and autocast != dtype:
+            raise ValueError(
+                f"the parameters have dtype {dtype}; allowed under autocast to {autocast}: torch.float32, "
+                f"torch.float64 or {autocast}"
             )
 
     def _checked_state(self, state, batch_size, x):

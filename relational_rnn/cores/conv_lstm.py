@@ -91,7 +91,7 @@ class ConvLSTM(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
-            return self._no_outputs(x), state
+            return self._nothing(x, state)
         if fused.takes(x, self.output_channels, self.layout):
             return self._scan_fused(x, state, resets)
         from_input = same_conv2d(x.flatten(0, 1), self.input_conv.weight, self.input_conv.bias)

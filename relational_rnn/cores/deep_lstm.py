@@ -75,6 +75,7 @@ class DeepLSTM(RecurrentCore):
 
     def step(self, x: Tensor, state):
         self._check_step(x, state)
+        x = x.to(self.computed_in(x.device.type))  # autocast's `cat` takes no two 16-bit types
         hiddens, states = [], []
         for layer, layer_state in zip(self.layers, state, strict=True):
             hidden, cell = lstm_step(layer, self._layer_input(x, hiddens), layer_state)
@@ -90,8 +91,11 @@ class DeepLSTM(RecurrentCore):
     def scan_late(self, x: Tensor, begins: Tensor):
         return self._by_layer(x, lambda d, layer_input: self.layers[d].scan_late(layer_input, begins))
 
+    def computed_in(self, device_type: str) -> torch.dtype:
+        return self.layers[0].computed_in(device_type)
+
     def _by_layer(self, x: Tensor, run):
-        outputs, states = [], []
+        x, outputs, states = x.to(self.computed_in(x.device.type)), [], []
         for d in range(self.num_layers):
             output, layer_state = run(d, self._layer_input(x, outputs))
             outputs.append(output)

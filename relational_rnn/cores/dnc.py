@@ -158,6 +158,9 @@ class DNC(RecurrentCore):
             controller = self.controller.initial_state(batch_size, **options)
         return (*(torch.zeros(batch_size, *shape, **options) for shape in shapes), controller)
 
+    def _check_autocast(self, dtype: torch.dtype, device_type: str) -> None:
+        """Which it does not follow."""
+
     def step(self, x: Tensor, state):
         self._check_step(x, state)
         with no_autocast(x.device.type):
@@ -166,7 +169,7 @@ class DNC(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0:
-            return self._no_outputs(x), state
+            return self._nothing(x, state)
         if self._one_sequence(x):
             return self._scan_fused(x, state, resets)
         fresh = None if resets is None else self.initial_like(state)

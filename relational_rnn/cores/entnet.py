@@ -126,7 +126,7 @@ class EntNet(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
-            return self._no_outputs(x), state
+            return self._nothing(x, state)
         if self.style == "henaff":
             return self._henaff_scan(x, state, resets)
         state = tuple(part.flatten(0, 1) for part in state)  # [B * J, F]
@@ -143,12 +143,16 @@ class EntNet(RecurrentCore):
         x, weight = self._with_numbers(x)
         return self._cells_apart(*self.lstm.scan_late(x, begins, weight))
 
+    def computed_in(self, device_type: str) -> torch.dtype:
+        return self._dtype if self.style == "henaff" else self.lstm.computed_in(device_type)
+
     def _cells_apart(self, output: Tensor, state):
         output = self._summary(output.unflatten(1, (-1, self.num_cells)))
         return output, tuple(part.unflatten(0, (-1, self.num_cells)) for part in state)
 
     def _with_keys(self, x: Tensor) -> Tensor:
         """[x, key of the cell] for each cell: x [T, B, I] -> [T, B * J, I + F]."""
+        x = x.to(self.computed_in(x.device.type))
         shape = (*x.shape[:2], self.num_cells)
         both = [x.unsqueeze(2).expand(*shape, -1), self.keys.to(x.dtype).expand(*shape, -1)]
         return torch.cat(both, dim=-1).flatten(1, 2)
@@ -156,7 +160,7 @@ class EntNet(RecurrentCore):
     def _with_numbers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same function of less: a key's product with its weight is the same at every step, so it can be
         the weight of the cell's number. -> [x, which of the J cells] [T, B * J, I + J], and its weight."""
-        shape = (*x.shape[:2], self.num_cells)
+        x, shape = x.to(self.computed_in(x.device.type)), (*x.shape[:2], self.num_cells)
         numbers = torch.eye(self.num_cells, dtype=x.dtype, device=x.device)
         both = torch.cat([x.unsqueeze(2).expand(*shape, -1), numbers.expand(*shape, -1)], dim=-1)
         with no_autocast(x.device.type):

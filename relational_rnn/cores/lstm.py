@@ -122,7 +122,7 @@ class LSTM(RecurrentCore):
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if x.shape[0] == 0 or x.shape[1] == 0:
-            return self._no_outputs(x), state
+            return self._nothing(x, state)
         would_round = self.exact_cells and self.computed_in(x.device.type).itemsize == 2
         if (resets is not None or would_round) and fused.takes(x, self.hidden_size):
             return self._scan_fused(x, state, resets, self._fold())
@@ -159,6 +159,7 @@ class LSTM(RecurrentCore):
         shuts = torch.zeros_like(weight[:, :1])
         shuts[: self.hidden_size] = -SHUT  # torch's order: i, f, g, o
         absent = torch.arange(x.shape[0], device=x.device).unsqueeze(-1) < begins
+        x = x.to(self.computed_in(x.device.type))  # as `cat` wants it under autocast
         x = x.masked_fill(absent.unsqueeze(-1), 0)  # NaN or a large number would open them again
         # with zeros behind it, in one copy, for what _run would add
         absent = F.pad(absent.unsqueeze(-1).to(x.dtype), (0, _missing(x, 1)))

@@ -182,8 +182,7 @@ class RelationalMemory(RecurrentCore):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
             return super().scan(x, state, resets)
         if x.shape[0] == 0:
-            dtype = self.input_projection.weight.dtype
-            return self._no_outputs(x.to(dtype)), state.to(dtype, copy=True)
+            return self._nothing(x, state)
         memories, _ = self._scan(x, state, resets)
         return memories.flatten(2), memories[-1].clone()  # else what is written to one changes the other
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
 
 def why_not_triton(x: Tensor) -> str | None:
     """Why Triton kernels cannot take this tensor, or None if they can."""
@@ -35,3 +37,18 @@ def transformed() -> bool:
     """Whether a torch.func transform such as vmap or forward-mode differentiation is active: hand-written
     backward passes know none, and without gradients an operator drops tangents without a word."""
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def batched(*gradients: Tensor) -> bool:
+    """Whether a backward pass is to give the gradients of many losses at once: under vmap, or torch's older
+    one, which `is_grads_batched` and vectorised Jacobians take and which no operator can have a rule for."""
+    return transformed() or any(map(torch._C._functorch.is_legacy_batchedtensor, gradients))
+
+
+def refuse_batched(kernels: str, *gradients: Tensor) -> None:
+    """For backward passes that have no other way; one that began under torch.func never gets to them."""
+    if batched(*gradients):
+        raise ValueError(
+            f"many gradients at once (is_grads_batched, vmap) through {kernels}; allowed: one at a time, or "
+            "torch.func.vjp around the whole call, which takes the specification"
+        )

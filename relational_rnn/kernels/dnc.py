@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from relational_rnn.kernels import nvrtc
+from relational_rnn.kernels import nvrtc, refuse_batched
 
 WARPS = 8
 MOST_SLOTS = MOST_FEATURES = 128
@@ -174,6 +174,7 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _autograd(ctx, grads):
+    refuse_batched("the fused DNC", *grads)
     raw, *state, read_weights = ctx.saved_tensors
     d_raw, memory, reads, link, precedence, usage = _step_backward(raw, state, read_weights, grads)
     return d_raw, [memory, reads, None, link, precedence, usage]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relational_rnn.kernels import dnc
+from relational_rnn.kernels import dnc, refuse_batched
 
 BLOCK = 1024  # hidden states of a program
 NO_LIMIT = 3e38  # of cells
@@ -157,6 +157,7 @@ class Sequence(torch.autograd.Function):
     def backward(ctx, d_features, d_last_reads, *d_parts):
         from relational_rnn.kernels.dnc_triton import cell_backward_kernel
 
+        refuse_batched("the fused DNC", d_features, d_last_reads, *d_parts)
         depth, limit, sizes = ctx.depth, ctx.limit, ctx.sizes
         x, resets, rows, hidden, raws, *rest = ctx.saved_tensors
         gates, kept, states = rest[:depth], rest[depth : 2 * depth], rest[2 * depth : 2 * depth + 6]
@@ -165,8 +166,10 @@ class Sequence(torch.autograd.Function):
         if depth == 2:  # its products fill all columns; those of hidden 1 before with zeros
             matrices[1] = torch.nn.functional.pad(matrices[1], (0, 0, sizes.units, 0))
         steps, batch, units = x.shape[0], x.shape[1], sizes.units
-        d_hidden, d_reads = (part.contiguous() for part in d_features.split((depth * units, sizes.words), -1))
-        d_reads = d_reads.view(steps, *d_last_reads.shape)
+        d_hidden, d_reads = d_features.split((depth * units, sizes.words), -1)
+        d_hidden = d_hidden.contiguous()
+        # a copy always: of one step of one sample `contiguous` would leave the caller's own
+        d_reads = d_reads.clone(memory_format=torch.contiguous_format).view(steps, *d_last_reads.shape)
         d_reads[-1] += d_last_reads
         d_state = [d.clone(memory_format=torch.contiguous_format) for d in d_parts[:6]]
         spare = [torch.empty_like(d) for d in d_state]

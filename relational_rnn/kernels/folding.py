@@ -12,11 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relational_rnn.kernels import autocasts, no_autocast
+from relational_rnn.kernels import LOW_PRECISION, autocasts, no_autocast
 from relational_rnn.kernels.recurrence import Parameters
 from relational_rnn.kernels.reference import Spec, Weights
-
-LOW_PRECISION = (torch.bfloat16, torch.float16)
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:

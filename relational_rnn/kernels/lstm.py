@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relational_rnn.kernels import transformed, why_not_triton
+from relational_rnn.kernels import refuse_batched, transformed, why_not_triton
 
 BLOCK = 1024  # hidden states of a program
 
@@ -106,6 +106,7 @@ class Recurrence(torch.autograd.Function):
     def backward(ctx, d_output, d_cell):
         from relational_rnn.kernels.lstm_triton import backward_kernel
 
+        refuse_batched("the fused LSTM", d_output, d_cell)
         gates, read, cells, weight, resets = ctx.saved_tensors
         layout, (hidden_dtype, cell_dtype) = ctx.layout, ctx.dtypes
         steps, rows, width = d_output.shape

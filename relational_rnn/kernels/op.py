@@ -12,8 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relational_rnn.kernels import recurrence, reference, rows_torch, transformed, why_not_triton
-from relational_rnn.kernels.folding import LOW_PRECISION, Folded
+from relational_rnn.kernels import (
+    LOW_PRECISION,
+    batched,
+    no_autocast,
+    recurrence,
+    reference,
+    rows_torch,
+    transformed,
+    why_not_triton,
+)
+from relational_rnn.kernels.folding import Folded
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Weights
 
@@ -230,8 +239,8 @@ def _autograd(ctx, grads):
     grad = grads[0]
     if grad is None:
         grad = torch.zeros_like(results[0])
-    if torch.is_grad_enabled():  # gradients of gradients: differentiate the specification instead
-        d_memory, d_qkv_in, d_gates_in, d_matrices, d_vectors = _differentiable(
+    if torch.is_grad_enabled() or batched(grad):
+        d_memory, d_qkv_in, d_gates_in, d_matrices, d_vectors = _by_reference(
             ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors
         )
     else:
@@ -255,12 +264,26 @@ def _autograd(ctx, grads):
     return d_memory, d_qkv_in, d_gates_in, None, d_matrices, d_vectors, *[None] * 8, [None] * packed
 
 
-def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors):
-    """The same gradients through reference.py, so that they can be differentiated again."""
-    tensors = [memory, qkv_in, gates_in, *matrices, *vectors]
-    leaves = [None if t is None else _apart(t) for t in tensors]
-    memory, qkv_in, gates_in, *rest = leaves
-    p = Parameters.of([m.to(memory.dtype) for m in rest[: len(matrices)]], rest[len(matrices) :])
+def _by_reference(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vectors):
+    """The same gradients through reference.py, so that they can be differentiated again, or be many at once:
+    the operator knows neither. None where nobody asks for one."""
+    again, tensors = torch.is_grad_enabled(), [memory, qkv_in, gates_in, *matrices, *vectors]
+    with torch.enable_grad(), no_autocast(memory.device.type):
+        # Views to differentiate by: `qkv_in` is made of the same weights as the recurrence, and what is asked
+        # for is each one's own share, not what reaches it through another.
+        leaves = [None if t is None else t.view_as(t) for t in tensors]
+        memories = _memories(
+            ctx, resets, *leaves[:3], leaves[3 : 3 + len(matrices)], leaves[3 + len(matrices) :]
+        )
+        wanted = [t for t in leaves if t is not None and t.requires_grad]
+        found = iter(torch.autograd.grad(memories, wanted, grad, create_graph=again, allow_unused=True))
+    gradients = [None if t is None or not t.requires_grad else next(found) for t in leaves]
+    return *gradients[:3], gradients[3 : 3 + len(matrices)], gradients[3 + len(matrices) :]
+
+
+def _memories(ctx, resets, memory, qkv_in, gates_in, matrices, vectors) -> Tensor:
+    """As the operator's, by reference.py."""
+    p = Parameters.of([m.to(memory.dtype) for m in matrices], vectors)
     block = Block(p.qkv_weight, *p[3:10])
     weights = Weights((block,), tuple(zip(p.mlp_weights, p.mlp_biases, strict=True)), p.gate_weight)
     raw = qkv_in[..., : p.qkv_bias.shape[0]].to(memory.dtype)
@@ -269,18 +292,7 @@ def _differentiable(ctx, grad, memory, qkv_in, gates_in, resets, matrices, vecto
     rows = memory.new_empty(*raw.shape[:2], 1, memory.shape[-1])  # read only by further blocks
     fresh = torch.eye(*memory.shape[1:], dtype=memory.dtype, device=memory.device)
     inputs = InputRows(rows, normed.unsqueeze(-2), gates)
-    memories, _ = reference.scan(memory, inputs, weights, _spec(*ctx.numbers), resets, fresh)
-    wanted = [t for t in leaves if t is not None]
-    found = list(torch.autograd.grad(memories, wanted, grad, create_graph=True))
-    if gates_in is None:
-        found.insert(2, None)
-    return *found[:3], found[3 : 3 + len(matrices)], found[3 + len(matrices) :]
-
-
-def _apart(t: Tensor) -> Tensor:
-    """A view to differentiate by: `qkv_in` is made of the same weights as the recurrence, and what is asked
-    for is each one's own share, not what reaches it through another."""
-    return t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+    return reference.scan(memory, inputs, weights, _spec(*ctx.numbers), resets, fresh)[0]
 
 
 _scan.register_autograd(_autograd, setup_context=_setup_context)

@@ -56,6 +56,17 @@ def main() -> int:
     found = errors(run(core, "triton", torch.float32, *arguments, autocast=torch.float16), exact)
     print(f"16 bits: output {found['output']:.1e}, worst {max(found.values()):.1e}")
     failures += not (found["output"] < 2e-3 and max(found.values()) < 0.05)
+    # gradients of many losses at once: the specification's
+    core = build(CASES["unit gates"])
+    core.backend = "triton"
+    x, state, resets, cotangent = examples(core, 3, 2, resetting=True)
+    leaves, cotangents = [x.requires_grad_(), *core.parameters()], torch.stack([cotangent, -2 * cotangent])
+    output, _ = core(x, state, resets=resets)
+    found = torch.autograd.grad(output, leaves, cotangents, is_grads_batched=True, retain_graph=True)
+    wanted = torch.autograd.grad(output, leaves, cotangent)
+    for ours, theirs in zip(found, wanted, strict=True):
+        failures += not (ours - torch.stack([theirs, -2 * theirs])).norm() < 1e-5 * theirs.norm()
+    print(f"two gradients at once: {failures} failures")
     return failures
 
 

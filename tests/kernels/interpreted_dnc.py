@@ -86,7 +86,20 @@ def main() -> int:
             worst = max(found, key=found.get)
             print(f"{name}: worst {worst} {found[worst]:.1e}")
             failures += not found[worst] < 2e-5 if CASES[name][2] is None else not found[worst] < 1e-4
+        failures += one_step_of_one_sample()
     return failures
+
+
+def one_step_of_one_sample() -> int:
+    """The words read are then in one piece among the features: their gradient is the caller's own, not to be
+    added to."""
+    core = DNC(4, 5, 6, 7, 1, 1, "lstm", 9, fused=True)
+    features = []
+    core.output.register_forward_pre_hook(lambda layer, args: features.append(args[0]))
+    _, (reads, *_) = core(torch.randn(1, 1, 4))
+    cotangent = torch.ones_like(features[0])
+    torch.autograd.grad((features[0], reads), core.interface.weight, (cotangent, torch.ones_like(reads)))
+    return not torch.equal(cotangent, torch.ones_like(cotangent))
 
 
 if __name__ == "__main__":

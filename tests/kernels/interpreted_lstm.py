@@ -25,7 +25,16 @@ def main() -> int:
     output, (hidden, _) = core(torch.randn(1, 2, 3), (nothing, nothing), resets=torch.tensor([[True, True]]))
     failures += not output.isfinite().all()
     shared = hidden.untyped_storage().data_ptr() == output.untyped_storage().data_ptr()
-    return failures + shared  # what is written to the state is not to change the output
+    failures += shared  # what is written to the state is not to change the output
+    x = torch.randn(2, 2, 3, requires_grad=True)
+    output, _ = core(x, resets=torch.tensor([[True, True], [False, True]]))
+    cotangents = torch.randn(5, *output.shape)
+    try:
+        torch.autograd.grad(output, x, cotangents, is_grads_batched=True)
+        failures += 1
+    except ValueError as error:
+        failures += "many gradients at once (is_grads_batched, vmap) through the fused LSTM" not in str(error)
+    return failures
 
 
 if __name__ == "__main__":
