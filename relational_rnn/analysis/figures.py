@@ -16,10 +16,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
 from relational_rnn.analysis.claims import CLAIMS, LTE_TASKS, NAMES, PERCENT
-from relational_rnn.analysis.results_make import NOT_LEARNED_FROM, completed, flat
+from relational_rnn.analysis.labels import labels, shortened, wrapped
 from relational_rnn.analysis.runs import Run
 
 # Okabe and Ito's colours, told apart by colour-blind readers too. A core keeps its colour in every figure.
@@ -47,8 +48,10 @@ STYLE = {
     "svg.hashsalt": "relational-rnn",  # the same figure is the same file
 }
 FORMATS = ("png", "svg")
-SAID = 4  # settings in a label; runs that differ in more are called by their names
 MANY, LONG = 7, 36  # lines of a panel, letters of a label: with more the legend stands beside or below it
+SMALL = 7.5  # points: the letters of a legend
+LINE = 0.155  # inches that a line of a legend takes
+BELOW = 32  # points from a panel to a legend below it: between them are the numbers and name of the axis
 
 # What is drawn of an experiment: the first of these a run has.
 METRICS = {
@@ -141,46 +144,6 @@ def band(curves: list[list[tuple[float, float]]]) -> tuple[np.ndarray, ...]:
     return x, np.nanmedian(table, 0), np.nanmin(table, 0), np.nanmax(table, 0)
 
 
-def labels(runs: list[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in their seed only, under a name that says in what they differ from the others."""
-    settings = [
-        {
-            key: str(value)
-            for key, value in flat(completed(run.experiment, run.config)).items()
-            if key not in NOT_LEARNED_FROM
-        }
-        for run in runs
-    ]
-    ways: dict[tuple[str, ...], list[Run]] = {}
-    for run, own in zip(runs, settings, strict=True):
-        others = [s for other, s in zip(runs, settings, strict=True) if other.core == run.core]
-        name = [NAMES.get(run.core, run.core)]
-        if len({other.preset for other in runs if other.core == run.core}) > 1:
-            name.append(run.preset)  # which says more than all the settings it stands for
-            others = [
-                s
-                for other, s in zip(runs, settings, strict=True)
-                if (other.core, other.preset) == (run.core, run.preset)
-            ]
-        apart = [
-            f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
-            for key, value in own.items()
-            if any(other.get(key) != value for other in others)
-        ]
-        name += apart if len(apart) <= SAID else [f"run {run.name}"]
-        ways.setdefault(tuple(name), []).append(run)
-    return {
-        ", ".join(name) + (f" ({len(group)} seeds)" if len(group) > 1 else ""): group
-        for name, group in ways.items()
-    }
-
-
-def short(label: str, most: int = 60) -> str:
-    """Without its middle if it is too long to stand beside a panel."""
-    half = (most - 5) // 2
-    return label if len(label) <= most else f"{label[:half]} ... {label[-half:]}"
-
-
 # ------------------------------------------------------------------ learning curves
 
 
@@ -199,8 +162,11 @@ def learning_curves(runs: list[Run]) -> tuple[Figure, list[str]]:
         raise ValueError(f"nothing to draw of {runs[0].experiment}: {'; '.join(left_out)}")
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    crowded = any(len(labels(group)) > MANY for group in panels.values())
-    figure, axes = new_figure(columns, rows, width=8.0 if crowded else 4.6)
+    legends = [legend_of(list(labels(group))) for group in panels.values()]
+    beside = max((lines for where, lines in legends if where == "beside"), default=0)
+    below = max((lines for where, lines in legends if where == "below"), default=0)
+    height = max(3.2 + LINE * below, 0.6 + LINE * beside)
+    figure, axes = new_figure(columns, rows, width=8.0 if beside else 4.6, height=height)
     for place, (task, group) in zip(axes.flat, panels.items(), strict=False):
         frames = all(run.curves.get("frames") for run in group)
         _panel(place, group, metric, frames)
@@ -220,6 +186,12 @@ def _index(known: tuple[str, ...], name: str) -> int:
     return known.index(name) if name in known else len(known)
 
 
+def legend_of(names: list[str]) -> tuple[str, int]:
+    """Where the legend of these lines stands, inside, beside or below the panel, and its lines of text."""
+    where = "beside" if len(names) > MANY else "below" if max(map(len, names)) > LONG else "inside"
+    return where, 1 + sum(wrapped(name).count("\n") + 1 for name in shortened(names))
+
+
 def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
     used: dict[str, str] = {}
     lines: dict[str, int] = {}
@@ -228,7 +200,8 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
     spectrum = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(named)))
     most = max(Counter(group[0].core for group in named.values()).values(), default=0)
     many = len(named) > MANY or most > len(DASHES)  # too many to tell apart by a core's colour and dashes
-    for number, (label, group) in enumerate(named.items()):
+    texts = [plain(wrapped(text)) for text in shortened(list(named))]
+    for number, (text, group) in enumerate(zip(texts, named.values(), strict=True)):
         core = group[0].core
         colour, dash = colour_of(core, used), DASHES[lines.setdefault(core, 0) % len(DASHES)]
         lines[core] += 1
@@ -237,7 +210,7 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
         curves = [_over(run, metric, frames) for run in group]
         x, middle, low, high = band(curves)
         dot = "o" if len(x) < 3 else None  # a line of one point is not seen
-        axes.plot(x, scale * middle, dash, color=colour, label=plain(short(label)), marker=dot, markersize=4)
+        axes.plot(x, scale * middle, dash, color=colour, label=text, marker=dot, markersize=4)
         if len(group) > 1:
             axes.fill_between(x, scale * low, scale * high, color=colour, alpha=0.18, linewidth=0)
     levels = paper_levels(runs, metric)
@@ -250,11 +223,27 @@ def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
     if scale == 100.0:
         axes.set_ylim(0, 101)
     elif "perplexity" in metric:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.yaxis.set_minor_formatter("{x:,.0f}")
-    corner = (1.0, 1.0) if len(named) > MANY else (0.0, -0.19) if max(map(len, named)) > LONG else None
-    axes.legend(fontsize=7.5, **(dict(loc="upper left", bbox_to_anchor=corner) if corner else {}))
+        _logarithmic(axes)
+    where, _ = legend_of(list(named))
+    down = ScaledTranslation(0, -BELOW / 72, axes.figure.dpi_scale_trans)
+    placed = {
+        "beside": dict(loc="upper left", bbox_to_anchor=(1.0, 1.0)),
+        "below": dict(loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=axes.transAxes + down),
+    }
+    axes.legend(fontsize=SMALL, **placed.get(where, {}))
+
+
+def _logarithmic(axes: Axes) -> None:
+    """A logarithmic y axis with as many numbers as have room."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 2 * low:  # matplotlib's would have no number here
+        axes.yaxis.set_major_locator(MaxNLocator(6))
+    else:
+        numbers = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if high < 20 * low else (1.0, 2.0, 5.0)
+        axes.yaxis.set_major_locator(LogLocator(subs=numbers if high < 2000 * low else (1.0,)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:,g}")
 
 
 def _over(run: Run, metric: str, frames: bool) -> list[tuple[float, float]]:

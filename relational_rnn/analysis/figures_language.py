@@ -12,7 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from relational_rnn.analysis.claims import NAMES
-from relational_rnn.analysis.figures import colour_of, new_figure, plain, short, styled
+from relational_rnn.analysis.figures import colour_of, new_figure, plain, styled
+from relational_rnn.analysis.labels import short, unused, wrapped
 
 SPLITS = ("test", "valid", "train")
 
@@ -56,7 +57,10 @@ def labelled(found: list[dict]) -> dict[str, dict]:
             f"{name}, {one[more]}" if names.count(name) > 1 else name
             for name, one in zip(names, found, strict=True)
         ]
-    return dict(zip(names, found, strict=True))
+    by_name: dict[str, dict] = {}
+    for name, one in zip(names, found, strict=True):
+        by_name[unused(name, by_name)] = one
+    return by_name
 
 
 def _splits(found: list[dict]) -> str:
@@ -81,7 +85,10 @@ def unroll_length(found: list[dict]) -> Figure | None:
         rises = [one["unrolls"][length] - one["perplexity"] for length in lengths]
         style = dict(color=colour_of(_colour_key(label, one), used), marker="o", markersize=3)
         place.plot(
-            lengths, rises, label=plain(short(f"{label} ({one['perplexity']:,.1f} in one unroll)")), **style
+            lengths,
+            rises,
+            label=plain(wrapped(f"{short(label)} ({one['perplexity']:,.1f} in one unroll)", 40)),
+            **style,
         )
     place.set_xscale("log")
     measured = sorted({length for one in found for length in one["unrolls"]})
@@ -112,11 +119,12 @@ def word_frequency(found: list[dict]) -> Figure | None:
             heights,
             width * 0.92,
             color=colour_of(_colour_key(label, one), used),
-            label=plain(short(label)),
+            label=plain(wrapped(short(label), 40)),
         )
         texts = ["" if np.isnan(h) else f"{h:,.1f}" if h < 1000 else f"{h:,.0f}" for h in heights]
         place.bar_label(bars, texts, fontsize=6.5, padding=1)
     place.set_yscale("log")
+    place.margins(y=0.1)  # for the numbers on the bars
     place.set_ylim(bottom=1)  # the perplexity of a model that is always right
     place.yaxis.set_major_formatter("{x:,.0f}")
     names = {">10K": "> 10,000", "10K-1K": "1,000 to 10,000", "<1K": "< 1,000", "all": "all words"}

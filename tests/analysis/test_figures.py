@@ -10,6 +10,7 @@ import pytest
 
 from relational_rnn.analysis import figures, figures_box_world
 from relational_rnn.analysis.figures_sweep import accuracy_against_time, sweep
+from relational_rnn.analysis.labels import short
 from relational_rnn.analysis.runs import read_run
 from relational_rnn.environments.box_world_levels import BACKGROUND, BORDER, DECOY, GEM, KEY, LOCK
 from relational_rnn.experiments.nth_farthest import Model
@@ -163,7 +164,7 @@ def test_a_long_legend_stands_beside_the_panel(tmp_path):
     assert len(colours) == len(rates)
     (drawn,) = (line for label, line in lines(few.axes[0]).items() if label.endswith("0.0001"))
     assert drawn.get_marker() == "o"  # a single evaluation is seen
-    assert len(figures.short("x" * 200)) <= 60
+    assert len(short("x" * 200)) <= 120
 
 
 def test_games_are_drawn_over_frames(tmp_path):
