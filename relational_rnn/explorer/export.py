@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from relational_rnn import pretrained
-from relational_rnn.analysis.runs import Run, read_run
+from relational_rnn.analysis.runs import read_run
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.explorer.games import export_episodes
 from relational_rnn.explorer.memory import export_model
@@ -30,24 +30,23 @@ def collect(runs: list[Path], results: Path | None = None, *, weights: Path = pr
     """Everything the page shows. What could not be used of a run is in `notices`."""
     data: dict = {"memory": [], "games": [], "programs": [], "notices": []}
     for name in pretrained.available(weights):
-        model, config, about = pretrained.load_pretrained(name, folder=weights)
-        if about["experiment"] == "nth-farthest":
-            data["memory"].append(export_model(name, config.task, model, about["accuracy"]))
-        elif about["experiment"] in GAMES:
-            data["games"].append(export_episodes(name, game_of(about["experiment"], config), model))
+        loaded = pretrained.load_pretrained(name, folder=weights)
+        if reason := add_model(data, name, loaded, loaded.about.get("accuracy")):
+            data["notices"].append(f"{name}, in the package, is not shown: {reason}")
     read = [read_run(path) for path in runs]
     for path, run in zip(runs, read, strict=True):
         if notice := run.notice():
             data["notices"].append(notice)
-        if run.experiment not in SHOWN:
-            data["notices"].append(f"{run.name}: only its curve is shown; {run.experiment} has no section")
-            continue
         try:
-            loaded = pretrained.load_run(path)
+            scores = run.curves.get("eval_accuracy", [])
+            reason = no_section(run.experiment)
+            if reason is None:
+                loaded = pretrained.load_run(path)
+                reason = add_model(data, run.name, loaded, scores[-1][1] if scores else None)
         except ValueError as error:  # a run just begun, or copied without its weights, still has a curve
-            data["notices"].append(f"{run.name}: only its curve is shown; {error}")
-            continue
-        add_model(data, run, loaded)
+            reason = str(error)
+        if reason:
+            data["notices"].append(f"{run.name}: only its curve is shown; {reason}")
     data["results"] = export_results(results, read)
     data["made"] = (
         "Made by rmc explore. The page is computed where you are: it sends nothing and asks for nothing."
@@ -55,24 +54,32 @@ def collect(runs: list[Path], results: Path | None = None, *, weights: Path = pr
     return data
 
 
-def add_model(data: dict, run: Run, loaded: pretrained.Pretrained) -> None:
-    """A run's model into the section it belongs to."""
-    model, config = loaded.model, loaded.config
+def no_section(experiment: str) -> str | None:
+    """Why models of an experiment are not shown; None if they are."""
+    return None if experiment in SHOWN else f"{experiment} has no section"
+
+
+def add_model(data: dict, name: str, loaded: pretrained.Pretrained, accuracy: float | None) -> str | None:
+    """A model into the section it belongs to -> None, or why it has no place there."""
+    model, config, about = loaded
+    experiment = about["experiment"]
     for module in model.modules():
         if isinstance(module, RelationalMemory):
             module.backend = "reference"  # the page's numbers are the specification's
-    if run.experiment == "nth-farthest":
+    if experiment == "nth-farthest":
         if not isinstance(model.core, RelationalMemory):
-            data["notices"].append(
-                f"{run.name}: only its curve is shown; core {run.core} has no slots to look into"
-            )
-            return
-        scores = run.curves.get("eval_accuracy", [])
-        data["memory"].append(export_model(run.name, config.task, model, scores[-1][1] if scores else None))
-    elif run.experiment == "lte":
-        data["programs"].append(export_samples(run.name, config.samples, model))
+            return f"core {config.core} has no slots to look into"
+        try:
+            data["memory"].append(export_model(name, config.task, model, accuracy))
+        except ValueError as error:  # a kind of core that the page cannot compute
+            return str(error)
+    elif experiment == "lte":
+        data["programs"].append(export_samples(name, config.samples, model))
+    elif experiment in GAMES:
+        data["games"].append(export_episodes(name, game_of(experiment, config), model))
     else:
-        data["games"].append(export_episodes(run.name, game_of(run.experiment, config), model))
+        return no_section(experiment)
+    return None
 
 
 def game_of(experiment: str, config):

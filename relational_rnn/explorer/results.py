@@ -16,8 +16,10 @@ MEASURES = {
     "eval_solved": "whole answers right",
     "eval_sampled_return": "points an episode on fresh levels",
     "eval_sampled_solved": "fresh levels solved",
-    "eval_perplexity": "validation perplexity",
+    "eval_valid_perplexity": "validation perplexity",
 }
+# Drawn in place of what is claimed, which is measured once only, when training has ended.
+OVER_TIME = {"lm": "eval_valid_perplexity"}
 
 
 def export_results(folder: Path | None, runs: list[Run]) -> dict:
@@ -35,6 +37,7 @@ def curve_of(run: Run) -> dict:
     """A run's main measure over its updates; without an evaluation so far its points are empty."""
     measures = {claim.experiment: (claim.metric, claim.unit) for claim in reversed(CLAIMS)}
     metric, unit = measures.get(run.experiment, ("eval_accuracy", "%"))
+    metric = OVER_TIME.get(run.experiment, metric)
     points = run.curves.get(metric, [])
     every = -(-len(points) // POINTS) or 1
     thinned = points[::-1][::every][::-1]  # counted from the end: the last one is always there

@@ -16,6 +16,7 @@ from relational_rnn.explorer import encoding, export, games, programs
 from relational_rnn.explorer.memory import export_model
 from relational_rnn.kernels.reference import Trace
 from relational_rnn.tasks.lte_text import IDS, VOCABULARY, ZERO, encode
+from tests.analysis.folders import write_run
 
 
 def decoded_attention(trace: dict) -> np.ndarray:
@@ -187,6 +188,42 @@ def test_the_package_s_weights_come_first(run_of, tmp_path):
     data = export.collect([run_of("nth")], weights=tmp_path)
     assert [model["name"] for model in data["memory"]] == ["small", "nth"]
     assert 0 < data["memory"][0]["accuracy"] <= 1
+
+
+def test_packaged_models_of_every_experiment_have_their_place(run_of, tmp_path):
+    """One without slots has none, and is no reason to show no other."""
+    for kind in ("lstm", "lte", "nth"):
+        pretrained.release(run_of(kind), kind, samples=50, folder=tmp_path)
+    data = export.collect([], weights=tmp_path)
+    assert [model["name"] for model in data["memory"]] == ["nth"]
+    assert [model["name"] for model in data["programs"]] == ["lte"]
+    assert data["notices"] == ["lstm, in the package, is not shown: core lstm has no slots to look into"]
+
+
+def test_a_model_the_page_cannot_compute_is_named(run_of, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise ValueError("the page computes other cores only")
+
+    monkeypatch.setattr(export, "export_model", refuse)
+    pretrained.release(run_of("nth"), "small", samples=50, folder=tmp_path)
+    data = export.collect([run_of("nth")], weights=tmp_path)
+    assert data["memory"] == []
+    assert data["notices"] == [
+        "small, in the package, is not shown: the page computes other cores only",
+        "nth: only its curve is shown; the page computes other cores only",
+    ]
+
+
+def test_the_curve_of_a_language_model_is_what_is_measured_on_the_way(tmp_path):
+    """Not what is measured once, at the end, whichever the paper's number is of."""
+    records = [{"step": step, "eval_valid_perplexity": 1000 / step} for step in (1, 2, 3)]
+    records[-1] |= {"eval_full_valid_perplexity": 300.0, "eval_test_perplexity": 310.0}
+    run = write_run(tmp_path / "run", records, "lm", "paper", data="/text")
+    data = export.collect([run], weights=tmp_path / "none")
+    (curve,) = data["results"]["runs"]
+    assert curve["points"] == [[1, 1000], [2, 500], [3, 333.33333]]
+    assert (curve["measure"], curve["unit"]) == ("validation perplexity", "perplexity")
+    assert data["notices"] == ["run: only its curve is shown; lm has no section"]
 
 
 def test_a_model_of_the_paper_s_size_is_under_six_megabytes():
