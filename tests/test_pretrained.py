@@ -11,7 +11,7 @@ import torch
 from relational_rnn import pretrained
 from relational_rnn.agents.evaluation import play_episodes
 from relational_rnn.cli.__main__ import main
-from relational_rnn.experiments import box_world, nth_farthest
+from relational_rnn.experiments import box_world, mini_pacman, nth_farthest
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict
 from relational_rnn.training.run_folder import RunFolder
@@ -224,6 +224,15 @@ def test_the_packaged_agent_looks_ahead():
     played = play_episodes(env, model, 200, games=200)
     solved = (played.returns >= box_world.GEM_REWARD + 2).float().mean()
     assert solved > 0.39 + 0.25  # seven standard deviations
+
+
+@pytest.mark.parametrize("name", ["mini-pacman-viewport", "mini-pacman-full"])
+def test_the_packaged_players_have_their_points(name):
+    model, config, about = pretrained.load_pretrained(name)
+    played = play_episodes(mini_pacman.make_env(config.task, CPU), model, 50, games=50)
+    error = played.returns.std().item() / 50**0.5
+    assert error < 50
+    assert played.returns.mean() == pytest.approx(about["points"], abs=4 * error)
 
 
 def test_the_wheel_has_the_weights():
