@@ -10,6 +10,7 @@ from relational_rnn.cli import UsageError
 from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
+RESULTS = "results"
 HELP = """\
 usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED] [--language FILE,FILE]
 
@@ -19,9 +20,9 @@ Draws into FOLDER, each figure as .png and .svg:
   box-world-level     with --level: a BoxWorld level and the graph it was made from
   unroll-length       with --language: what a language model loses in short unrolls without state transfer
   word-frequency      with --language: its perplexity by how frequent words are
-RUN is a run folder; with nothing to draw given, it is everything in --results (results). --language takes
-what rmc eval RUN --unrolls 10,50,100 --frequencies --out FILE wrote. Only files are read, damaged ones as far
-as they can be; what was left out is said.
+RUN is a run folder; what is in --results is drawn too, or in results if nothing else is given. --language
+takes what rmc eval RUN --unrolls 10,50,100 --frequencies --out FILE wrote. Only files are read, damaged ones
+as far as they can be; what was left out is said.
 """
 
 
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> int:
         print(HELP, end="")
         return 0
     rest, output = take_option(arguments, "--output")
-    rest, results = take_option(rest, "--results", default="results")
+    rest, results = take_option(rest, "--results")
     rest, level = take_option(rest, "--level")
     rest, language = take_option(rest, "--language")
     if output is None:
@@ -42,10 +43,11 @@ def main(arguments: list[str]) -> int:
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file; allowed: a folder, or a name for a new one")
     with user_errors():
-        runs = read(rest, Path(results)) if rest or not (level or language) else []
+        wanted = rest or results is not None or (level is None and language is None)
+        runs = read(rest, None if results is None else Path(results)) if wanted else []
         texts = [Path(name) for name in language.split(",")] if language else []
     if not runs and seed is None and not texts:
-        raise UsageError(f"nothing to draw: no RUN given and no results in {results}/runs")
+        raise UsageError(f"nothing to draw: no RUN given and no results in {results or RESULTS}/runs")
     for run in runs:
         if notice := run.notice():
             print(f"note: {notice}", file=sys.stderr)
@@ -55,13 +57,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def read(folders: list[str], results: Path):
+def read(folders: list[str], results: Path | None):
+    """Run folders, and results where they are asked for or there is no folder."""
     from relational_rnn.analysis.results import as_run, load_all
     from relational_rnn.analysis.runs import read_run
 
-    if folders:
-        return [read_run(Path(folder)) for folder in folders]
-    return [as_run(result, Path(name).stem) for name, result in load_all(results).items()]
+    found = [read_run(Path(folder)) for folder in folders]
+    if not folders or results is not None:
+        kept = load_all(results or Path(RESULTS))
+        found += [as_run(result, Path(name).stem) for name, result in kept.items()]
+    return found
 
 
 def draw(runs: list, output: Path, level: int | None, texts: list[Path]):

@@ -43,6 +43,8 @@ def game_options(game: str, mode: str | None) -> dict[str, str]:
 
 
 def whole_number(name: str, value: str, least: int = 0) -> int:
-    if not (value.isascii() and value.isdigit() and least <= int(value) < 2**63):
-        raise UsageError(f"{name} {value!r} is not allowed; allowed: a whole number, {least} or more")
+    digits = value.isascii() and value.isdigit() and len(value) < 20  # Python refuses to read thousands
+    if not digits or not least <= int(value) < 2**63:
+        shown = value if len(value) < 50 else f"{value[:50]}..."
+        raise UsageError(f"{name} {shown!r} is not allowed; allowed: a whole number, {least} to 2^63 - 1")
     return int(value)

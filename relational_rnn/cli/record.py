@@ -13,9 +13,9 @@ usage: rmc record GAME PATH [--run SOURCE [--sampled]] [--seed N] [--episodes N]
 
 games: box-world, mini-pacman (its modes: regular, avoid, hunt, ambush, rush)
 Films an agent on fresh levels of its own game: that of a run folder, with its newest weights, or one in the
-package by its name (box-world-viewport). It takes the best action of every step, or with --sampled one drawn
-from its policy. Without --run the player moves at random, and --mode chooses the game. The film goes into
-PATH, a .gif, or an .mp4 (which needs ffmpeg), and ends after --episodes (1) or --frames (600), whichever
+package by its name (mini-pacman-full, say). It takes the best action of every step, or with --sampled one
+drawn from its policy. Without --run the player moves at random, and --mode chooses the game. The film goes
+into PATH, a .gif, or an .mp4 (which needs ffmpeg), and ends after --episodes (1) or --frames (600), whichever
 comes first. A file that exists is not overwritten.
 """
 FILM_SEED = 3 * 2**30  # films show levels no training seed reaches

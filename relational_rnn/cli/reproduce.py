@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from relational_rnn.cli import UsageError, visible
+from relational_rnn.cli.tables import print_table
 from relational_rnn.cli.train import from_anywhere, parse, take_option, user_errors
 from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.experiments.sections import SECTIONS, Cell
@@ -249,9 +250,6 @@ def train_missing(
 
 def report(name: str, runs: Path, cells: list[Cell]) -> None:
     """Print the table of all cells and save it."""
-    from rich.console import Console
-    from rich.table import Table
-
     from relational_rnn.analysis import sections, table1
     from relational_rnn.training.checkpoint import write_text
 
@@ -260,15 +258,7 @@ def report(name: str, runs: Path, cells: list[Cell]) -> None:
     with user_errors():
         table = analysis.read_table(name, runs, {cell: settings(experiment, cell, []) for cell in cells})
     head, *body = analysis.rows(table)
-    shown = Table(title=analysis.title(table))
-    for column in head:
-        shown.add_column(column)
-    for line in body:
-        shown.add_row(*line)
-    console = Console()
-    if not console.is_terminal:  # rich would fold the cells to fit 80 columns
-        console = Console(width=140)
-    console.print(shown)
+    print_table(analysis.title(table), head, body)
     for note in analysis.notes(table):
         print(note)
     runs.mkdir(parents=True, exist_ok=True)

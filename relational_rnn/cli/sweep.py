@@ -8,8 +8,9 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from relational_rnn.cli import UsageError, visible
+from relational_rnn.cli import UsageError
 from relational_rnn.cli.reproduce import is_finished
+from relational_rnn.cli.tables import print_table
 from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
 from relational_rnn.experiments import load_experiment
 
@@ -45,6 +46,8 @@ def main(arguments: list[str]) -> int:
     rest, output = take_option(rest, "--output", default=f"runs/sweep-{preset}")
     rest, storage = take_option(rest, "--storage")
     rest, study = take_option(rest, "--study", default=f"{NAME}-{preset}")
+    if not study:
+        raise UsageError("--study '' is not allowed; allowed: a name")
     experiment = load_experiment(NAME)
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
@@ -54,13 +57,16 @@ def main(arguments: list[str]) -> int:
     grid = grid or default_grid(base)
     check_options(grid, rest)
 
+    from relational_rnn.analysis.runs import plural
     from relational_rnn.experiments.nth_farthest_sweep import check
     from relational_rnn.training.config import to_dict
-    from relational_rnn.training.sweep import Sweep, point_name, points
+    from relational_rnn.training.sweep import Sweep, point_name, points, sqlite_url
 
     folder, configs = Path(output), {}
-    if summary_only and not folder.is_dir():
-        raise UsageError(f"--output {folder} does not exist; allowed: a folder `rmc sweep` made")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--output {folder} is a file; allowed: a folder, or a name for a new one")
+    if summary_only and not (folder / ("study.db" if storage is None else "")).exists():
+        raise UsageError(f"--output {folder} is no folder of a sweep; allowed: one that `rmc sweep` made")
     with user_errors():
         for point in points(grid):  # all of them before anything starts
             flags = [part for option, value in point.items() for part in (f"--{option}", value)]
@@ -68,12 +74,14 @@ def main(arguments: list[str]) -> int:
             check(configs[point_name(point)])
         shared = to_dict(base)
         del shared["training"]["device"]  # where a run is made is no setting
-        url = storage or f"sqlite:///{(folder / 'study.db').absolute()}"
+        url = storage or sqlite_url((folder / "study.db").absolute())
         sweep = Sweep(folder, url, study, grid, {"experiment": NAME, "preset": preset, "config": shared})
     code = 0
     if not summary_only:
+        with sweep.claiming:  # or points of killed processes would pass for being trained
+            sweep.bury_the_dead()
         left, count = len(sweep.remaining()), len(sweep.points)
-        print(f"{count} points, {count - left} of them finished or being trained elsewhere", flush=True)
+        print(f"{plural(count, 'point')}, {count - left} finished or being trained elsewhere", flush=True)
         code = sweep.run(lambda point, path: train(path, configs[path.name], preset))
     report(sweep, study, preset)
     return code
@@ -167,19 +175,17 @@ def check_options(grid: dict, rest: list[str]) -> None:
 
 def report(sweep, study: str, preset: str) -> None:
     """Print all points, save them, draw the figure."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from relational_rnn.analysis import sweep as analysis
     from relational_rnn.analysis.figures import save
     from relational_rnn.analysis.figures_sweep import accuracy_against_time
+    from relational_rnn.analysis.runs import plural
     from relational_rnn.training.checkpoint import write_text
     from relational_rnn.training.sweep import point_name
 
     names = {point_name(point): point for point in sweep.points}
     with sweep.claiming:  # another process may be writing its own
         with user_errors():
+            sweep.bury_the_dead()
             entries = analysis.summary(sweep.folder, names, sweep.statuses())
         described = {"study": study, "experiment": NAME, "preset": preset, "points": entries}
         write_text(sweep.folder / "summary.json", json.dumps(described, indent=1) + "\n")
@@ -187,11 +193,5 @@ def report(sweep, study: str, preset: str) -> None:
         figure = accuracy_against_time(analysis.curves(sweep.folder, entries), title)
         save(figure, sweep.folder, "accuracy-against-time")
     head, *lines = analysis.table(entries)
-    shown = Table(title=escape(visible(f"{study}: {len(entries)} points")))  # a name may have brackets
-    for name in head:
-        shown.add_column(name)
-    for line in lines:
-        shown.add_row(*(escape(visible(cell)) for cell in line))
-    console = Console()
-    (console if console.is_terminal else Console(width=140)).print(shown)
+    print_table(f"{study}: {plural(len(entries), 'point')}", head, lines)
     print(f"saved: {sweep.folder / 'summary.json'} and accuracy-against-time.png")

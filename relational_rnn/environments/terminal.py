@@ -87,6 +87,14 @@ def _live(screen: Text, console: Console) -> Live:
             "the game is drawn in colours, and this output has none: NO_COLOR is set, TERM is dumb or "
             "unknown, or it is no terminal"
         )
+    lines = screen.plain.split("\n")
+    width = len(lines[0])  # of the room; the text below it is folded where it has to be
+    height = sum(-(-len(line) // max(width, console.width)) for line in lines)
+    if console.width < width or console.height < height:  # it would be cut, and the player with it
+        raise ValueError(
+            f"the terminal has {console.width} columns and {console.height} rows; allowed: {width} and "
+            f"{height}, or more"
+        )
     return Live(screen, console=console, auto_refresh=False)
 
 

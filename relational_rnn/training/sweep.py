@@ -22,11 +22,13 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from relational_rnn.training.run_folder import RunFolder, RunFolderError
@@ -110,7 +112,7 @@ class Sweep:
         """
         while True:
             with self.claiming:  # until a point is claimed
-                self._bury_the_dead()
+                self.bury_the_dead()
                 self._queue_again()
                 if not self.remaining():
                     return 0
@@ -175,7 +177,7 @@ class Sweep:
 
     # ------------------------------------------------------------------ what others left behind
 
-    def _bury_the_dead(self) -> None:
+    def bury_the_dead(self) -> None:
         """Give up running trials whose process is gone."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -205,6 +207,14 @@ class Sweep:
 
     def _name(self, trial: FrozenTrial) -> str:
         return point_name({option: trial.params[option] for option in self.grid})
+
+
+def sqlite_url(path: Path) -> str:
+    """The storage in a file. Of a path with ? or % SQLAlchemy would make another, and the file lie there."""
+    for text in (quote(str(path)), str(path)):  # whether it reads %3F as ? depends on its version
+        if make_url(f"sqlite:///{text}").database == str(path):
+            return f"sqlite:///{text}"
+    raise ValueError(f"{path} cannot be part of a storage URL; allowed: a path without ?, # and %")
 
 
 def open_storage(url: str) -> RDBStorage:

@@ -1,5 +1,7 @@
 """rmc figures: from folders and from results to files."""
 
+from pathlib import Path
+
 import pytest
 
 from relational_rnn.cli.__main__ import main
@@ -28,6 +30,19 @@ def test_from_results(tmp_path, monkeypatch, capsys):
     assert main(["results", "add", "run"]) == 0
     assert main(["figures", "--output", "out"]) == 0
     assert (tmp_path / "out" / "curves-nth-farthest.svg").exists()
+
+
+def test_results_that_are_named_are_drawn_beside_other_things(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "run", accuracies(0.1, 0.9))
+    assert main(["results", "add", "run"]) == 0
+    write_run(tmp_path / "games", [{"step": 1, "episode_return": 2.0}], "mini-pacman")
+    capsys.readouterr()
+    assert main(["figures", "games", "--level", "3", "--output", "out", "--results", "results"]) == 0
+    drawn = {Path(line).stem for line in capsys.readouterr().out.splitlines()}
+    assert drawn == {"curves-nth-farthest", "curves-mini-pacman", "box-world-level"}
+    assert main(["figures", "--level", "3", "--output", "other"]) == 0
+    assert {path.stem for path in (tmp_path / "other").iterdir()} == {"box-world-level"}
 
 
 def test_an_experiments_name_is_no_path(tmp_path, capsys):

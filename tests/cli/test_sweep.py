@@ -97,9 +97,13 @@ def test_a_dead_process_point_is_taken_up_from_its_checkpoint(tmp_path, capsys, 
     assert trained(out) == [begun.name]
     if number == signal.SIGTERM:
         assert summary(output)[begun.name]["status"] == "stopped"
+    assert main([*SWEEP, *grid, "--output", str(output), "--summary-only"]) == 0
+    assert sorted(entry["status"] for entry in summary(output).values()) == ["not run", "stopped"]
+    capsys.readouterr()
 
     assert main([*SWEEP, *grid, "--output", str(output)]) == 0
     out = capsys.readouterr().out
+    assert "2 points, 0 finished or being trained" in out
     assert trained(out)[0] == begun.name
     assert len(trained(out)) == 2
     resumed = json.loads((begun / "environment.json").read_text())
@@ -119,7 +123,7 @@ def test_finished_points_stay_and_a_larger_grid_takes_them_over(tmp_path, capsys
     before = {run: sessions(tmp_path / "sweep" / run) for run in trained(said)}
     assert main([*SWEEP, "--memories", "1", "2", "--training.steps", "20", *output]) == 0
     said = capsys.readouterr().out
-    assert "2 points, 2 of them finished" in said
+    assert "2 points, 2 finished" in said
     assert trained(said) == []
 
     wider = [*SWEEP, "--memories", "1", "2", "4", "--training.steps", "20", *output]
@@ -143,12 +147,20 @@ def test_any_option_of_a_baseline_can_be_swept(tmp_path, capsys):
     assert "total-units" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["what?x=1", "50%41", "a#b", "Ünï ☃", "-dash"])
+def test_the_study_lies_in_a_folder_of_any_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert main([*SWEEP, "--memories", "1", "--training.steps", "20", f"--output={name}"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / "study.db").stat().st_size
+
+
 def test_a_study_may_have_brackets_in_its_name(tmp_path, capsys):
     """To rich they are markup; control characters are nothing for a terminal."""
     few = ["--memories", "1", "--heads", "1", "--training.steps", "20", "--output", str(tmp_path / "sweep")]
     assert main([*SWEEP, *few, "--study", "[/]of [red]\x1b[31m"]) == 0
     said = capsys.readouterr().out
-    assert r"[/]of [red]\x1b[31m: 1 points" in said
+    assert r"[/]of [red]\x1b[31m: 1 point" in said
     assert "\x1b" not in said
 
 
@@ -195,7 +207,10 @@ def test_a_folder_of_someone_else_is_left_alone(tmp_path, capsys):
         ([*SWEEP, "--over", "model.slots", "1", "2"], ["'--model.slots'", "perhaps --model.mem-slots"]),
         ([*SWEEP, "--over", "training.device", "cpu", "cuda"], ["training.device cannot be swept"]),
         ([*SWEEP, "--core", "lstm"], ["nothing to sweep for core 'lstm'", "--over"]),
-        ([*SWEEP, "--summary-only", "--output", "missing"], ["missing does not exist"]),
+        ([*SWEEP, "--summary-only", "--output", "missing"], ["missing is no folder of a sweep"]),
+        ([*SWEEP, "--study", ""], ["--study ''"]),
+        ([*SWEEP, "--output", __file__], ["test_sweep.py is a file"]),
+        ([*SWEEP, "--summary-only", "--output", "."], [". is no folder of a sweep"]),
     ],
     ids=lambda value: " ".join(value[-2:]),
 )

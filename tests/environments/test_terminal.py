@@ -96,6 +96,19 @@ def test_keys_of_several_characters_are_read_to_their_end(monkeypatch):
     os.close(main)
 
 
+@pytest.mark.parametrize(("size", "fits"), [((40, 17), False), ((40, 18), True), ((37, 30), False)])
+def test_a_terminal_too_small_for_the_room_is_refused(size, fits):
+    """Cut off, the room would hide the player. The text below it may be folded: here into one more line."""
+    width, height = size
+    style = dict(force_terminal=True, color_system="truecolor", no_color=False)
+    narrow = Console(file=io.StringIO(), width=width, height=height, **style)
+    if fits:
+        assert play("mini-pacman", seed=0, keys=["quit"], console=narrow) == 0
+    else:
+        with pytest.raises(ValueError, match=f"{width} columns and {height} rows; allowed: 38 and "):
+            play("mini-pacman", seed=0, keys=["quit"], console=narrow)
+
+
 def test_without_a_terminal_it_says_so(monkeypatch):
     for stdin in (io.StringIO("w"), None):  # None: closed
         monkeypatch.setattr(sys, "stdin", stdin)

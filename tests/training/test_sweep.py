@@ -180,7 +180,7 @@ def test_a_trial_that_ends_between_two_looks_is_not_taken_for_dead(tmp_path, mon
     for trial in seen:
         trial.state = TrialState.RUNNING
     monkeypatch.setattr(sweep.study, "get_trials", lambda **options: seen)
-    sweep._bury_the_dead()
+    sweep.bury_the_dead()
     monkeypatch.undo()
     assert states(sweep) == ["COMPLETE"] * 4
 
