@@ -6,8 +6,7 @@ Outputs and gradients are checked against the float64 specification first (exact
 time. Every time is the
 median of replays of a CUDA graph, but for rows marked eager. The LSTM is cuDNN's with as many units as the
 memory has. Rows: ours (fused kernels, by precision; with recompute; eager), the same cell as a plain PyTorch
-loop (eager), that cell under torch.compile in a CUDA graph, and the LSTM. With RELATIONAL_RNN_WIDE=1 ours are
-the kernels of kernels/wide.py where they apply.
+loop (eager), that cell under torch.compile in a CUDA graph, and the LSTM.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from exactness import acting_errors, errors, wrong
 from provenance import provenance, save
 
 from relational_rnn import LSTM, RelationalMemory
-from relational_rnn.kernels import wide
 
 RESULTS = Path(__file__).parent / "results"
 PRECISIONS = ["bf16", "tf32", "fp32"]
@@ -292,14 +290,12 @@ def main() -> None:
             2, "benchmarks/cores.py: no CUDA GPU here, and times of a CPU would mislead; allowed: a GPU\n"
         )
     result = provenance("cuda") | {
-        "by_groups": wide.ENABLED,
         "workloads": {name: asdict(w) for name, w in WORKLOADS.items()},
         "errors": {},
         "rows": [],
     }
     gpu = result["hardware"]["device"].lower().replace(" ", "-")
-    groups = "_by_groups" if wide.ENABLED else ""
-    output = options.output or RESULTS / f"cores_{result['date']}_{gpu}{groups}.json"
+    output = options.output or RESULTS / f"cores_{result['date']}_{gpu}.json"
     skip = set(options.without)
     for name in options.only:
         if name in WORKLOADS:

@@ -16,8 +16,8 @@ from relational_rnn.training.run_folder import environment
 def provenance(device: str = "cpu", **hardware) -> dict:
     """`hardware`: more to be said of it. Where there is no git, RELATIONAL_RNN_COMMIT tells the commit."""
     script, *words = sys.argv
-    # Folders by their names alone: where they lay on this machine is of no use to others.
-    words = [Path(word).name if Path(word).is_dir() else word for word in words]
+    # Files and folders by their names alone: where they lay on this machine is of no use to others.
+    words = [Path(word).name if Path(word).is_absolute() or Path(word).is_dir() else word for word in words]
     made, gpu = environment(), device == "cuda"
     versions = dict(python=made["python"], torch=made["torch"])
     return dict(

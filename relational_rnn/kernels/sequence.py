@@ -57,9 +57,7 @@ def shape(memory: Tensor, p: Parameters, spec: Spec, keep: bool, resets: bool) -
     layers = len(p.mlp_weights)
     clusters = nvrtc.clusters_at_once(size // 32, SHARED_BYTES, memory.device) if memory.is_cuda else CLUSTERS
     way = how(batch * slots, size, layers, gates, clusters)
-    kind = Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
-    in_groups = kind.DEPTH > 0 and wide.wanted(size, spec.head_size, memory.device)
-    return by_groups(kind, batch * slots) if in_groups else kind
+    return Shape(size, slots, spec.num_heads, layers, gates, *way, keep, resets, source)
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -133,7 +131,7 @@ def _means(p: Parameters, kind: Shape, vectors: Tensor, compiled) -> Tensor:
 def _any_tile(kind: Shape) -> Shape:
     """What is done before the first step is the same for all tiles."""
     depth = min(kind.DEPTH, 8)
-    return kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=depth, RESETS=False, WIDE=False)
+    return kind._replace(ROWS=16, WARPS=8, CLUSTER=1, TOGETHER=1, DEPTH=depth, RESETS=False)
 
 
 def _pack(p: Parameters, spec: Spec, kind: Shape, means: Tensor, back: Tensor | None, compiled) -> Tensor:
@@ -159,8 +157,8 @@ def prepacked(p: Parameters, spec: Spec, slots: int, compiled=nvrtc.compiled) ->
     means = _means(p, stream, vectors, compiled)
     packed = (_pack(p, spec, kind, means, None, compiled) for kind in (stay, stream))
     more = ()
-    if wide.wanted(size, spec.head_size, vectors.device):
-        more = wide.pack(p, by_groups(stream, 0), means, vectors, None, compiled)
+    if wide.fits(size, spec.head_size, vectors.device):
+        more = wide.pack(p, by_groups(stream, 0), means, vectors, compiled)
     return vectors, *packed, *more
 
 
@@ -180,6 +178,8 @@ def forward(
     steps, batch = inputs.normed.shape[:2]
     memory, p = _aligned(memory), _of_one_type(p)
     kind = shape(memory, p, spec, held is not None, resets is not None)
+    rows = batch * memory.shape[1]
+    in_groups = kind.DEPTH > 0 and wide.wanted(rows, kind.F, spec.head_size, memory.device)
     if held is None:
         kept, back, vectors = [memory] * 9, None, memory.new_empty(sum(v.shape[0] for v in p.vectors))
     else:
@@ -187,13 +187,15 @@ def forward(
         kept = [held.rows, held.hidden, held.qkv, held.gates, held.attended, held.mlp, *held.extra[:3]]
     if held is None and p.packed:
         vectors, stay, stream, *for_groups = p.packed
-        packed = for_groups if kind.WIDE else [stream if kind.DEPTH else stay]
+        packed = for_groups if in_groups else [stream if kind.DEPTH else stay]
     else:
         means = _means(p, kind, vectors, compiled)
-        if kind.WIDE:
-            packed = wide.pack(p, kind, means, vectors, back, compiled)
-        else:
+        if back is not None or not in_groups:
             packed = [_pack(p, spec, kind, means, back, compiled)]
+        if in_groups:
+            packed = wide.pack(p, kind, means, vectors, compiled)
+    if in_groups:
+        kind = by_groups(kind, rows)
     args = [
         memory,
         *_given(inputs, gates_in, resets, packed[0], p, spec, vectors),
@@ -236,8 +238,8 @@ def backward(
     count = programs(batch, kind)
     carry = torch.empty_like(memory)
     scales, normed, total, packed, vectors = held.extra[:5]
-    totals = vectors.new_zeros(count * kind.multiplying if kind.WIDE else count, vectors.shape[0])
-    inner = [] if kind.WIDE else [vectors.new_empty(batch * slots, spec.num_heads)]
+    totals = vectors.new_zeros(count, vectors.shape[0])
+    inner = vectors.new_empty(batch * slots, spec.num_heads)
     args = [
         grad,
         memory,
@@ -257,7 +259,7 @@ def backward(
         deltas.qkv,
         deltas.gates,
         deltas.mlp,
-        *inner,
+        inner,
         totals,
         *_numbers(steps, batch, kind, gates_in, spec),
     ]

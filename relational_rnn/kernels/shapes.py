@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 LAYERS = 5  # of the MLP, at most
 GATES = {None: 0, "memory": 1, "unit": 2}
-SLAB, GROUP_TILE = 24 * 1024, 32 * 1024  # bytes, by groups: of weights that come at a time; of a group's rows
+SLAB, GROUP_TILE = 16 * 1024, 32 * 1024  # bytes, by groups: of weights that come at a time; of a group's rows
 MULTIPROCESSORS, SHARED_BYTES = 132, 227 * 1024  # of an H200
 FILES = {
     "sequence_forward": ("tiles.cuh", "streamed.cuh", "attention.cuh", "forward.cu"),
@@ -20,7 +20,6 @@ FILES = {
     "sequence_means": ("tiles.cuh", "pack.cu"),
     "sequence_pack": ("tiles.cuh", "pack.cu"),
     "wide_forward": ("tiles.cuh", "attention.cuh", "wide.cuh", "wide_forward.cu"),
-    "wide_backward": ("tiles.cuh", "attention.cuh", "wide.cuh", "wide_backward.cu"),
     "wide_pack": ("tiles.cuh", "wide_pack.cu"),
 }
 
@@ -46,9 +45,7 @@ class Shape(NamedTuple):
     def shared_bytes(self, name: str) -> int:
         """Three tiles, the weights' ring and, going back, if there is room, six sums of each warp's rows."""
         if self.WIDE:
-            return (
-                1024 if name == "wide_pack" else 256 + self.multiplying // 4 * GROUP_TILE + self.DEPTH * SLAB
-            )
+            return 1024 if name == "wide_pack" else self._without_ring + self.DEPTH * SLAB
         if name in ("sequence_means", "sequence_pack"):
             return 1024
         if self.DEPTH == 0:  # cuda/resident.cuh
@@ -66,9 +63,9 @@ class Shape(NamedTuple):
     options = ("--use_fast_math",)
 
     @property
-    def multiplying(self) -> int:
-        """By groups: warps of a program that multiply, each with its own column sums."""
-        return self.WARPS - 4
+    def _without_ring(self) -> int:
+        """By groups: barriers, tiles of the groups that multiply, and all vectors."""
+        return 256 + (self.WARPS // 4 - 1) * GROUP_TILE + 4 * ((15 + self.LAYERS) * self.F + 4)
 
     @property
     def way(self) -> str:
@@ -127,15 +124,10 @@ def by_groups(kind: Shape, rows: int) -> Shape:
     """The same by groups of warps: as few rows a program as leave no multiprocessor two of them."""
     half = rows <= 32 * MULTIPROCESSORS and kind.N <= 8  # of a tile
     groups = 1 if rows <= 64 * MULTIPROCESSORS else 2
-    depth = (SHARED_BYTES - 256 - groups * GROUP_TILE) // SLAB
-    return kind._replace(
-        ROWS=32 if half else 64 * groups,
-        WARPS=4 * groups + 4,
-        CLUSTER=1,
-        TOGETHER=1,
-        DEPTH=depth,
-        WIDE=True,
+    kind = kind._replace(
+        ROWS=32 if half else 64 * groups, WARPS=4 * groups + 4, CLUSTER=1, TOGETHER=1, DEPTH=0, WIDE=True
     )
+    return kind._replace(DEPTH=(SHARED_BYTES - kind._without_ring) // SLAB)
 
 
 def ceil_div(a: int, b: int) -> int:

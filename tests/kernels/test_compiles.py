@@ -85,8 +85,7 @@ def test_kernels_compile(name, kind):
 def test_kernels_of_groups_have_the_registers_they_want(sizes, rows):
     """Nor do products wait for each other, as they must where the compiler finds too few registers."""
     kind = shapes.by_groups(shape(sizes, 64, 8, 1, 2, 4), rows)
-    for name in ("wide_forward", "wide_backward"):
-        log = compiler_says(name, kind)
-        assert "serialized" not in log
-        assert spilled(log) < 500, log  # of about 65,000
+    log = compiler_says("wide_forward", kind)
+    assert "serialized" not in log
+    assert spilled(log) < 200, log  # of about 65,000
     assert "Used" in compiler_says("wide_pack", kind)

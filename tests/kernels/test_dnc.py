@@ -117,16 +117,16 @@ def test_a_whole_sequence_in_the_interpreter():
 
 @needs_gpu
 @pytest.mark.parametrize("name", CASES)
-def test_a_whole_sequence_on_the_gpu(name, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_a_whole_sequence_on_the_gpu(name):
+    torch.set_float32_matmul_precision("highest")
     found = compare(name, "cuda")
     assert max(found.values()) < 1e-4, found
 
 
 @needs_gpu
 @pytest.mark.parametrize("layers", [1, 2, 3])
-def test_a_core_with_it_gives_what_one_without_gives(layers, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+def test_a_core_with_it_gives_what_one_without_gives(layers):
+    torch.set_float32_matmul_precision("highest")
     torch.manual_seed(0)
     plain = DNC(5, 6, 12, 8, 2, 1, "lstm", 16, layers, device="cuda")
     fused = DNC(5, 6, 12, 8, 2, 1, "lstm", 16, layers, device="cuda", fused=True)

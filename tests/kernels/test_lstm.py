@@ -24,10 +24,10 @@ def test_in_the_interpreter():
 @needs_gpu
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
 @pytest.mark.parametrize("name", CASES)
-def test_on_the_gpu(name, autocast, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # of the input's convolution
-    found = compare(name, "cuda", autocast)
-    found |= {f"{part} in acting": e for part, e in act(name, "cuda", autocast).items()}
+def test_on_the_gpu(name, autocast):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # of the input's convolution
+        found = compare(name, "cuda", autocast)
+        found |= {f"{part} in acting": e for part, e in act(name, "cuda", autocast).items()}
     assert max(found.values()) < (1e-5 if autocast is None else 0.02), found
 
 

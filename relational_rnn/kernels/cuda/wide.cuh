@@ -12,7 +12,9 @@ constexpr int RUNS = F / 32;
 constexpr int SLICE = 64, SLICES = F / SLICE;        // features of queries, keys and values that are made at a time
 constexpr int BARRIERS = 256;                        // bytes, before all else
 constexpr int GROUP_TILE = 64 * F * 2;               // bytes
-constexpr int SLAB = 3 * SLICE * 64 * 2;             // bytes of the largest: 64 of a sum's features for 192 columns, or 32 for 256
+constexpr int SLAB = F * 32 * 2;                     // bytes of the largest: 32 of a sum's features for 256 columns, or for 192
+// Behind the tiles and the weights' ring: all vectors, then what squares are made of.
+constexpr int VECTORS_AT = BARRIERS + GROUPS * GROUP_TILE + DEPTH * SLAB, COLUMNS = MLP_BIAS + LAYERS * F;
 static_assert(F == 256 && ROWS == 32 * HALVES * GROUPS && HALVES <= 2 && N <= 8 * HALVES && SLICE % V == 0 && V % 32 == 0 && 16 * DEPTH <= BARRIERS, "");
 
 #ifndef SIMT
@@ -94,7 +96,6 @@ __device__ __forceinline__ unsigned turned(unsigned x) {  // 8 x 8 of bf16, a la
 __device__ __forceinline__ void keep_quad(void* p, Quad x) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w));
 }
-__device__ __forceinline__ float float_from_lane(float x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
 #endif
 
 // An operand in shared memory: blocks of 8 rows of 16 bytes, one after the other for all rows, then for the sum's next 8 features.
@@ -118,8 +119,13 @@ struct Ring {
     if (++place == DEPTH) place = 0, round ^= 1;
   }
 };
-__device__ __forceinline__ Ring make_ring() {
+__device__ __forceinline__ const float* shared_vectors() { return (const float*)(shared_memory() + VECTORS_AT); }
+// All threads. Vectors are copied to where no row drives them out: in the cache that is left they would not stay.
+__device__ __forceinline__ Ring make_ring(const float* vectors, const float* squares_of) {
   const Ring ring{shared_address(shared_memory()), 0, 0};
+  float* const to = (float*)(shared_memory() + VECTORS_AT);
+  for (int i = threadIdx.x; i < COLUMNS; i += THREADS) to[i] = vectors[i];
+  for (int i = threadIdx.x; i <= 2 * F; i += THREADS) to[COLUMNS + i] = squares_of[i];
   if (threadIdx.x == 0) {
     for (int i = 0; i < DEPTH; i++) make_barrier(ring.base + 16 * i, 1), make_barrier(ring.empty(i), 4 * GROUPS);
     barriers_are_made();
@@ -128,21 +134,20 @@ __device__ __forceinline__ Ring make_ring() {
   return ring;
 }
 // One thread: a product's weights for TILES x 8 columns, in slabs of as many of the sum's features as fit.
-template <int TILES>
-constexpr int STEPS = TILES == 24 ? 4 : 2;  // of 16 features; all of a sum's must be in whole slabs
+constexpr int STEPS = 2;  // of 16 features
 template <int TILES>
 __device__ __forceinline__ void ask_product(Ring& ring, const char*& from) {
-  static_assert(STEPS<TILES> * TILES * 256 <= SLAB && KT % STEPS<TILES> == 0, "");
+  static_assert(STEPS * TILES * 256 <= SLAB && KT % STEPS == 0, "");
 #pragma unroll 1
-  for (int k = 0; k < KT; k += STEPS<TILES>) {
+  for (int k = 0; k < KT; k += STEPS) {
     wait_for(ring.empty(ring.place), ring.round ^ 1);  // the first round finds all places empty
-    copy_bulk(ring.slab(), from, STEPS<TILES> * TILES * 256, ring.full());
-    from += STEPS<TILES> * TILES * 256;
+    copy_bulk(ring.slab(), from, STEPS * TILES * 256, ring.full());
+    from += STEPS * TILES * 256;
     ring.next();
   }
 }
-// A group: sums = tile x the next product's weights, or (ADD) sums += that.
-template <bool ADD = false, int TILES>
+// A group: sums = tile x the next product's weights.
+template <int TILES>
 __device__ __forceinline__ void multiply(float (&sums)[TILES][4], Ring& ring, unsigned tile) {
   const auto release = [&](int place) {
     if (threadIdx.x % 32 == 0) arrive(ring.empty(place));
@@ -151,18 +156,17 @@ __device__ __forceinline__ void multiply(float (&sums)[TILES][4], Ring& ring, un
   const auto weights = [&](int i) { return operand(ring.slab() + i * TILES * 256, TILES * 8); };
   wait_for(ring.full(), ring.round);
   begin_products();
-  if (ADD) multiply_more(sums, rows(0), weights(0));
-  else multiply_first(sums, rows(0), weights(0));
+  multiply_first(sums, rows(0), weights(0));
 #pragma unroll
-  for (int i = 1; i < STEPS<TILES>; i++) multiply_more(sums, rows(i), weights(i));
+  for (int i = 1; i < STEPS; i++) multiply_more(sums, rows(i), weights(i));
   commit_products();
   int before = ring.place;
 #pragma unroll 1
-  for (int k = STEPS<TILES>; k < KT; k += STEPS<TILES>) {
+  for (int k = STEPS; k < KT; k += STEPS) {
     ring.next();
     wait_for(ring.full(), ring.round);
 #pragma unroll
-    for (int i = 0; i < STEPS<TILES>; i++) multiply_more(sums, rows(k + i), weights(i));
+    for (int i = 0; i < STEPS; i++) multiply_more(sums, rows(k + i), weights(i));
     commit_products();
     wait_products<1>();
     release(before);

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
   const int lane = threadIdx.x % 32, group = warp_number() / 4;
   const int first = blockIdx.x * share;  // sample
   const long all = (long)batch * N;      // rows of a step
-  Ring ring = make_ring();
+  Ring ring = make_ring(all_vectors, squares_of);
   if (group == GROUPS) {
     give_registers();
     if (threadIdx.x % 128 == 0)
@@ -38,6 +38,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
   take_registers();
   const Own own = own_of(first, min(share, batch - first));
   const unsigned operands = shared_address(own.tile);
+  const float* const vectors = shared_vectors();
+  const float* const of_squares = vectors + COLUMNS;
   // The memory a step begins with: x, unless an episode begins; kept, and rounded as it is multiplied.
   const auto begin = [&](Run& x, int t, Words& words, int place, int run, int half) {  // place: of the run in `words`
     if (own.there(half)) {
@@ -63,7 +65,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
 
 #pragma unroll 1
   for (int t = 0; t < steps; t++) {
-    const float* const vectors = anew(all_vectors);
     const float* const before = RESETS ? starts + t * all * F : t == 0 ? memory : memories + (t - 1) * all * F;
     const long step = t * all * F;
 
@@ -74,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
     multiply(squared, ring, operands);
     each_run([&](int run, int half) {
       Run linear, diagonal;
-      load_run(linear, squares_of + own.feature(run)), load_run(diagonal, squares_of + F + own.feature(run));
+      load_run(linear, of_squares + own.feature(run)), load_run(diagonal, of_squares + F + own.feature(run));
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const unsigned both = *word_at(own.tile, 4 * run + j, half);
@@ -85,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) wide_forward(
     });
 #pragma unroll
     for (int half = 0; half < HALVES; half++) {
-      const float squares = fmaxf(quad_sum(scale[half]) + squares_of[2 * F], 0.f);
+      const float squares = fmaxf(quad_sum(scale[half]) + of_squares[2 * F], 0.f);
       scale[half] = reciprocal_root(squares / Q + EPSILON);
       if (KEEP && own.there(half) && lane % 4 == 0) kept_scales[(t * all + own.all_of(half)) * 3] = scale[half];
     }

@@ -1,6 +1,6 @@
 // Weights in the order in which the kernels of groups want them, as bf16: product after product; for each 16 of a sum's features
 // two halves of 8, for each half all columns, 16 bytes each. Columns and features are numbered as wide.cuh says. A thread to 16
-// bytes: forwards, and, if wanted, those of the way back.
+// bytes.
 
 // the feature of a column, or of a position in a sum
 __device__ __forceinline__ int feature_of(int position) {
@@ -17,31 +17,24 @@ extern "C" __global__ void wide_pack(const SOURCE* __restrict__ qkv,  // [Q, F]
                                      const SOURCE* __restrict__ gate,     // [2 F, F]
                                      const float* __restrict__ means,     // [F]
                                      const float* __restrict__ products,  // [F + 8, F + 8], as wide.products says
-                                     Quad* __restrict__ forward, Quad* __restrict__ backward,
+                                     Quad* __restrict__ packed,
                                      float* __restrict__ squares_of) {  // [2 F + 1], for wide_forward
   constexpr int SLICE = 64, SQUARE = F * F / 8, SLICED = 3 * SLICE * F / 8, SIZE = (1 + PRODUCTS) * SQUARE;  // 16 bytes each
   const SOURCE* const mlp[5] = {mlp0, mlp1, mlp2, mlp3, mlp4};
   const int number = blockIdx.x * 256 + threadIdx.x;
-  const bool back = number >= SIZE;
   constexpr int WIDTH = F + 8;
   if (number < F) squares_of[number] = 2 * products[number * WIDTH + F], squares_of[F + number] = products[number * (WIDTH + 1)];
   if (number == F) squares_of[2 * F] = products[F * (WIDTH + 1)];
-  if (number >= SIZE + (KEEP ? PRODUCTS * SQUARE : 0)) return;
-  const int i = back ? number - SIZE : number - SQUARE;  // forwards: behind the first product
-  const bool slices = !back && i >= 0 && i < 3 * SQUARE;
+  if (number >= SIZE) return;
+  const int i = number - SQUARE;  // behind the first product
+  const bool slices = i >= 0 && i < 3 * SQUARE;
   const int product = slices ? i / SLICED : i / SQUARE;
   const int columns = slices ? 3 * SLICE : F, in_product = i < 0 ? number : slices ? i % SLICED : i % SQUARE;
   const int column = in_product % columns, eighth = in_product / columns;
   float x[8];
   for (int e = 0; e < 8; e++) {
     const int in = feature_of(eighth * 8 + e), out = feature_of(column);
-    if (back && product < LAYERS) {  // the last first
-      x[e] = real(mlp[LAYERS - 1 - product][in * F + out]);
-    } else if (back && product < PRODUCTS - 3) {
-      x[e] = real(gate[((product - LAYERS) * F + in) * F + out]);
-    } else if (back) {  // q, k, v
-      x[e] = real(qkv[row_of(product - (PRODUCTS - 3), in) * F + out]) - means[out];
-    } else if (i < 0) {
+    if (i < 0) {
       x[e] = in == out ? 0.f : products[out * WIDTH + in];
     } else if (slices) {  // of 64 features: q, k, v
       x[e] = real(qkv[row_of(column / SLICE, product * SLICE + feature_of(column % SLICE)) * F + in]) - means[in];
@@ -53,5 +46,5 @@ extern "C" __global__ void wide_pack(const SOURCE* __restrict__ qkv,  // [Q, F]
       x[e] = real(gate[(which * F + feature) * F + in]);
     }
   }
-  (back ? backward + i : forward + number)[0] = Quad{round2(x[0], x[1]), round2(x[2], x[3]), round2(x[4], x[5]), round2(x[6], x[7])};
+  packed[number] = Quad{round2(x[0], x[1]), round2(x[2], x[3]), round2(x[4], x[5]), round2(x[6], x[7])};
 }

@@ -313,7 +313,6 @@ inline float exchange(float x, int distance) {
   return __uint_as_float(warp[2 * (simt::current % 32 ^ distance)].a[0]);
 }
 inline unsigned from_lane(unsigned x, int lane) { return simt::publish(&x, 1, nullptr, 0)[2 * lane].a[0]; }
-inline float float_from_lane(float x, int lane) { return __uint_as_float(from_lane(bits(x), lane)); }
 inline unsigned round1(float x) {  // to the nearest, ties to even
   unsigned u;
   std::memcpy(&u, &x, 4);
