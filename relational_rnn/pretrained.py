@@ -184,6 +184,7 @@ def release(
     about = {
         "name": name,
         **about,
+        "command": _of_anywhere(about["command"]),
         "samples": samples,
         score.name: after,
         f"{score.name}_32_bits": before,
@@ -192,6 +193,11 @@ def release(
     }
     checkpoint.write_text(card, json.dumps(about, indent=1) + "\n")
     return about
+
+
+def _of_anywhere(command: str | None) -> str | None:
+    """Folders by their names alone: where they lay is of no use to others."""
+    return command and " ".join(Path(w).name if w.startswith("/") else w for w in command.split(" "))
 
 
 def _half(name: str, tensor: Tensor) -> Tensor:

@@ -87,6 +87,14 @@ def test_the_card_says_how_it_was_made_and_what_it_scores(run, released):
     assert {t.dtype for t in checkpoint.load(folder / "tiny.safetensors")[0].values()} == {torch.float16}
 
 
+def test_the_card_does_not_say_where_the_run_lay(run, tmp_path):
+    copy = copy_with(run, tmp_path / "copy", lambda tensors: None)
+    session = {"command": "rmc train nth-farthest --training.weights runs/first --run /mnt/big/runs/second"}
+    (copy / "environment.json").write_text(json.dumps([session]))
+    about = pretrained.release(copy, "copy", samples=4000, folder=tmp_path / "weights", device="cpu")
+    assert about["command"] == "rmc train nth-farthest --training.weights runs/first --run second"
+
+
 def test_damaged_weights_are_refused(released, tmp_path):
     folder, _ = released
     for name in ("tiny.json", "tiny.safetensors"):
