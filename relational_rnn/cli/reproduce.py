@@ -20,7 +20,7 @@ usage: rmc reproduce SECTION [--preset NAME] [--runs FOLDER] [--only A,B] [--at-
 
   nth-farthest   RMC, LSTM, DNC, with and without stages; memories and heads; 32 dimensions
   table1         program evaluation and memorisation with every core (also: --tasks A,B --cores A,B)
-  box-world      RMC and ConvLSTM
+  box-world      RMC, which goes on twice, and ConvLSTM
   mini-pacman    RMC and LSTM, with the viewport and with the full view
   table2         language models, RMC and LSTM, of the text in --data FOLDER; each text has its preset
 
@@ -71,10 +71,11 @@ def main(arguments: list[str]) -> int:
         report(name, runs, cells)
         return 0
     check_options(cells, rest)
-    planned = {cell: settings(section.experiment, cell, rest) for cell in chosen}
+    planned = {cell: settings(section.experiment, cell, rest, runs) for cell in chosen}
     if "--list" in modes:
         show_list(section.experiment, runs, planned, rest)
         return 0
+    check_beginnings(section.experiment, runs, planned, cells, rest)
     code = train_missing(section.experiment, runs, planned, rest, at_once, minutes, arguments)
     report(name, runs, cells)
     return code
@@ -131,11 +132,16 @@ def check_options(cells: list[Cell], options: list[str]) -> None:
             raise UsageError(f"{option} is not allowed: cells differ in it; allowed: --only CELL,CELL")
 
 
-def settings(experiment: str, cell: Cell, options: list[str]):
+def settings(experiment: str, cell: Cell, options: list[str], runs: Path):
     """A cell's settings, with options for all cells."""
     preset = load_experiment(experiment).PRESETS[cell.preset]
     program = f"rmc train {experiment} --preset {cell.preset}"
-    return from_anywhere(parse(preset, [*cell.options, *options], program))
+    return from_anywhere(parse(preset, [*own_options(cell, runs), *options], program))
+
+
+def own_options(cell: Cell, runs: Path) -> list[str]:
+    weights = ["--training.weights", str(runs / cell.begins_with)] if cell.begins_with else []
+    return [*cell.options, *weights]
 
 
 # ------------------------------------------------------------------ what is there
@@ -171,6 +177,8 @@ def first_difference(found: dict, wanted: dict, where: str = "") -> str | None:
             difference = first_difference(found[name], value, f"{where}{name}.")
             if difference is not None:
                 return difference
+        elif where + name == "training.weights" and Path(found[name]).name == Path(value).name:
+            continue  # the folder of all cells may have moved
         elif found[name] != value and where + name != "training.device":
             return f"{where}{name} is {found[name]!r}, not {value!r}"
     return None
@@ -184,6 +192,24 @@ def missing(experiment: str, runs: Path, planned: dict) -> list[Cell]:
         for cell, config in planned.items()
         if not (runs / cell.name).exists() or not is_finished(runs / cell.name, experiment, config, otherwise)
     ]
+
+
+def check_beginnings(
+    experiment: str, runs: Path, planned: dict, cells: list[Cell], options: list[str]
+) -> None:
+    """A cell that is to begin with another's weights can, or will."""
+    by_name = {cell.name: cell for cell in cells}
+    for cell in planned:
+        first = by_name.get(cell.begins_with)
+        if first is None or first in planned or (runs / cell.name).exists():
+            continue
+        config, otherwise = settings(experiment, first, options, runs), "choose another --runs"
+        path = runs / first.name
+        if not path.exists() or not is_finished(path, experiment, config, otherwise):
+            raise UsageError(
+                f"{cell.name} begins with the weights of {first.name}, which is not finished; allowed: "
+                f"--only {first.name},{cell.name}"
+            )
 
 
 def show_list(experiment: str, runs: Path, planned: dict, options: list[str]) -> None:
@@ -202,7 +228,8 @@ def show_list(experiment: str, runs: Path, planned: dict, options: list[str]) ->
         state = "finished" if known else "not begun"
         if not known and "step" in progress:
             state = f"at {progress['step']:,} of {progress['steps']:,}"
-        lines.append((cell.name, state, shlex.join(["rmc", *command(experiment, cell, options)])))
+        words = ["rmc", *command(experiment, cell, options, runs)]
+        lines.append((cell.name, state, shlex.join(words)))
     widths = [max(len(line[column]) for line in lines) for column in (0, 1)]
     for name, state, text in lines:
         print(f"{name:{widths[0]}}  {state:{widths[1]}}  {text}")
@@ -210,8 +237,8 @@ def show_list(experiment: str, runs: Path, planned: dict, options: list[str]) ->
     print(f"{finished} of {len(lines)} cells are finished in {runs}")
 
 
-def command(experiment: str, cell: Cell, options: list[str]) -> list[str]:
-    return ["train", experiment, "--preset", cell.preset, *cell.options, *options]
+def command(experiment: str, cell: Cell, options: list[str], runs: Path) -> list[str]:
+    return ["train", experiment, "--preset", cell.preset, *own_options(cell, runs), *options]
 
 
 # ------------------------------------------------------------------ training, and the table
@@ -231,9 +258,11 @@ def train_missing(
     jobs = []
     for cell in missing(experiment, runs, planned):
         path = runs / cell.name
-        fresh = [*command(experiment, cell, options), "--run", str(path)]
-        words = ["train", "--resume", str(path)] if path.exists() else fresh
-        jobs.append(Job(cell.name, path, words, planned[cell].training.steps))
+        fresh = [*command(experiment, cell, options, runs), "--run", str(path)]
+        begun = path.exists()
+        words = ["train", "--resume", str(path)] if begun else fresh
+        after = "" if begun else cell.begins_with
+        jobs.append(Job(cell.name, path, words, planned[cell].training.steps, after))
     print(f"{len(planned) - len(jobs)} of {len(planned)} cells are finished", flush=True)
     if not jobs:
         return 0
@@ -256,7 +285,8 @@ def report(name: str, runs: Path, cells: list[Cell]) -> None:
     analysis = table1 if name == "table1" else sections
     experiment = SECTIONS[name].experiment
     with user_errors():
-        table = analysis.read_table(name, runs, {cell: settings(experiment, cell, []) for cell in cells})
+        planned = {cell: settings(experiment, cell, [], runs) for cell in cells}
+        table = analysis.read_table(name, runs, planned)
     head, *body = analysis.rows(table)
     print_table(analysis.title(table), head, body)
     for note in analysis.notes(table):

@@ -97,7 +97,7 @@ def fast() -> Config:
     """The same game and agent for one modern GPU: 1024 games at once, Muon, bf16; 5e8 steps.
 
     rmc train mini-pacman --preset fast [--task.view full] [--core lstm]
-    Expected score, with an entropy cost of 0.015, drawn actions, one seed, an H200 shared with five other runs:
+    Expected score, with an entropy cost of 0.015, drawn actions, one seed, on an H200 with five other runs:
     viewport, 40,000 updates, 553 points in 10 minutes (LSTM 578), full view, 30,000, 679 in 9 (LSTM 631).
     All 100,000 have not been run.
     Guesses: all but the discount, the unroll and the network's sizes, which are BoxWorld's in the paper; that

@@ -42,6 +42,8 @@ class Job:
     arguments: list[str]
     """What follows `rmc`."""
     steps: int
+    after: str = ""
+    """The name of a job that has to finish first, if it is one of those to run."""
 
     @property
     def log(self) -> Path:
@@ -75,16 +77,21 @@ class Outcome:
 def run_many(
     jobs: list[Job], at_once: int = 1, minutes: float | None = None, console: Console | None = None
 ) -> Outcome:
-    """Run all jobs, `at_once` at a time and in their order. One that fails does not stop the others.
+    """Run all jobs, `at_once` at a time and in their order. One that fails stops only what comes after it.
 
     After `minutes` no more begin, and those that run are asked to stop, as by SIGINT and SIGTERM.
     """
     outcome, waiting, running = Outcome(), list(jobs), []
+    names = {job.name for job in jobs}
+
+    def ready() -> list[Job]:
+        return [job for job in waiting if job.after not in names or job.after in outcome.finished]
+
     deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     over, tell_at = False, float("inf")
     with StopRequest() as stop, Board(len(jobs), console or Console()) as board:
         try:
-            while running or (waiting and not over):
+            while running or (ready() and not over):
                 if not over and (stop() or time.monotonic() >= deadline):
                     # A terminal tells the whole group of processes: those that are still starting have ended
                     # a moment later, and the others take ours for the same request.
@@ -94,8 +101,9 @@ def run_many(
                     tell_at = float("inf")
                     for one in running:
                         one.process.send_signal(stop.signal or signal.SIGTERM)
-                while waiting and len(running) < at_once and not over:
-                    running.append(begin(waiting.pop(0)))
+                while len(running) < at_once and not over and (jobs_ready := ready()):
+                    waiting.remove(jobs_ready[0])
+                    running.append(begin(jobs_ready[0]))
                     board.begun(running[-1])
                 for one in [one for one in running if one.process.poll() is not None]:
                     running.remove(one)

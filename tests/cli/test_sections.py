@@ -5,9 +5,10 @@ import signal
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from relational_rnn.cli.__main__ import main
-from relational_rnn.training import many
+from relational_rnn.training import checkpoint, many
 from relational_rnn.training.run_folder import RunFolder
 from tests.cli.commands import SMOKE, outcome, refused, rmc, snapshot, stopped_run, wait_for
 from tests.tasks.text.files import make_wikitext
@@ -71,13 +72,14 @@ def test_a_file_in_place_of_the_folder(tmp_path, capsys):
 def test_a_section_two_at_once(tmp_path, capsys):
     runs = tmp_path / "runs"
     command = ["reproduce", "box-world", "--preset", "smoke", "--runs", str(runs), "--at-once", "2"]
-    assert listed(capsys, *command) == {"rmc": "not begun", "conv-lstm": "not begun"}
+    names = ("rmc", "rmc-2", "rmc-3", "conv-lstm")
+    assert listed(capsys, *command) == dict.fromkeys(names, "not begun")
     assert not runs.exists()
 
     assert main(command) == 0
     said = capsys.readouterr().out
     assert said.index("conv-lstm: begun") < said.index("finished after")  # at once
-    assert listed(capsys, *command) == {"rmc": "finished", "conv-lstm": "finished"}
+    assert listed(capsys, *command) == dict.fromkeys(names, "finished")
     found = cells(runs, "box-world")
     for core in ("rmc", "conv-lstm"):
         last = RunFolder.open(runs / core).metrics()[-1]
@@ -88,8 +90,39 @@ def test_a_section_two_at_once(tmp_path, capsys):
 
     before = snapshot(runs)
     assert main(command) == 0
-    assert "2 of 2 cells are finished" in capsys.readouterr().out
+    assert "4 of 4 cells are finished" in capsys.readouterr().out
     assert snapshot(runs) == before
+
+
+def test_a_cell_begins_with_the_weights_of_another(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    command = ["reproduce", "box-world", "--preset", "smoke", "--runs", str(runs), "--at-once", "2"]
+    refused(capsys, [*command, "--only", "rmc-2"], "rmc-2 begins with the weights of rmc", "--only rmc,rmc-2")
+    assert main([*command, "--only", "rmc-2,rmc"]) == 0
+    said = capsys.readouterr().out
+    assert said.index("rmc: finished") < said.index("rmc-2: begun")  # whatever their order
+    last = checkpoint.load(RunFolder.open(runs / "rmc").latest_checkpoint())[0]
+    first = checkpoint.load(runs / "rmc-2" / "checkpoints" / "step-000000000.safetensors")[0]
+    model = [name for name in last if name.startswith("model/")]
+    assert len(model) > 10
+    for name in model:
+        assert torch.equal(first[name], last[name]), name
+
+    runs = runs.rename(tmp_path / "moved")
+    command = ["reproduce", "box-world", "--preset", "smoke", "--runs", str(runs), "--only"]
+    assert listed(capsys, *command, "rmc,rmc-2") == {"rmc": "finished", "rmc-2": "finished"}
+    assert main([*command, "rmc-3"]) == 0  # what it begins with is there
+
+
+def test_what_comes_after_a_failure_is_not_begun(tmp_path, capsys):
+    run = stopped_run(tmp_path / "rmc", "box-world", ["--core", "rmc"], 0)
+    run.latest_checkpoint().write_bytes(b"damaged")
+    some = ["--preset", "smoke", "--runs", str(tmp_path), "--only", "rmc,rmc-2"]
+    assert main(["reproduce", "box-world", *some]) == 1
+    said = capsys.readouterr().out
+    assert "failed: rmc;" in said
+    assert "not finished: rmc-2" in said
+    assert not (tmp_path / "rmc-2").exists()
 
 
 def test_language_models_of_one_text(tmp_path, capsys):

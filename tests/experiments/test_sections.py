@@ -1,5 +1,7 @@
 """The cells of `rmc reproduce`: what they are called is what they train."""
 
+from pathlib import Path
+
 import pytest
 
 from relational_rnn.cli.reproduce import settings
@@ -12,7 +14,7 @@ def configs(name, preset):
     section = SECTIONS[name]
     cells = section.cells(preset)
     assert len({cell.name for cell in cells}) == len(cells)
-    return {cell.name: settings(section.experiment, cell, []) for cell in cells}
+    return {cell.name: settings(section.experiment, cell, [], Path("runs")) for cell in cells}
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -70,6 +72,14 @@ def test_games():
     found = configs("box-world", "paper")
     assert {name: config.core for name, config in found.items()} == {"rmc": "rmc", "conv-lstm": "conv-lstm"}
     assert {config.task.view for config in found.values()} == {"viewport"}
+    found = configs("box-world", "fast")
+    assert [Path(found[name].training.weights).name for name in ("rmc", "rmc-2", "rmc-3")] == [
+        "",
+        "rmc",
+        "rmc-2",
+    ]
+    assert found["rmc"] == load_experiment("box-world").PRESETS["fast"]()
+    assert [found[name].task.harder for name in ("rmc", "rmc-2", "rmc-3")] == [1, 1, 2]
     found = configs("mini-pacman", "fast")
     assert {name: f"{c.task.view}-{c.core}" for name, c in found.items()} == {name: name for name in found}
     assert len(found) == 4
