@@ -73,11 +73,8 @@ def test_games():
     assert {name: config.core for name, config in found.items()} == {"rmc": "rmc", "conv-lstm": "conv-lstm"}
     assert {config.task.view for config in found.values()} == {"viewport"}
     found = configs("box-world", "fast")
-    assert [Path(found[name].training.weights).name for name in ("rmc", "rmc-2", "rmc-3")] == [
-        "",
-        "rmc",
-        "rmc-2",
-    ]
+    beginnings = [Path(found[name].training.weights).name for name in ("rmc", "rmc-2", "rmc-3")]
+    assert beginnings == ["", "rmc", "rmc-2"]
     assert found["rmc"] == load_experiment("box-world").PRESETS["fast"]()
     assert [found[name].task.harder for name in ("rmc", "rmc-2", "rmc-3")] == [1, 1, 2]
     found = configs("mini-pacman", "fast")
