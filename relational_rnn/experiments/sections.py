@@ -68,7 +68,7 @@ def _table1(preset: str) -> list[Cell]:
 
 
 def _box_world(preset: str) -> list[Cell]:
-    """With `fast` the RMC goes on twice. The ConvLSTM's levels grow sooner: at 85 % one stayed with the first."""
+    """With `fast` the RMC goes on twice. The ConvLSTM grows sooner: at 85 % one stayed with easy levels."""
     rmc, conv_lstm = (Cell(core, preset, ("--core", core)) for core in ("rmc", "conv-lstm"))
     if preset == "paper":
         return [rmc, conv_lstm]
