@@ -44,6 +44,8 @@ class Claim:
     """Only results of these presets; none given: of any."""
     without: tuple[str, ...] = ()
     """Settings that a result must have as in its preset: others are a claim of their own."""
+    beyond: tuple[str, ...] = ()
+    """Settings that a result must not have as in its preset."""
     to_reach: bool = True
     """Whether the paper's number is one to reach, not one that a weak model stayed under."""
 
@@ -57,7 +59,8 @@ class Claim:
             return False
         if self.presets and result["preset"] not in self.presets:
             return False
-        if not result["overrides"].keys().isdisjoint(self.without):
+        changed = result["overrides"].keys()
+        if not changed.isdisjoint(self.without) or not changed >= set(self.beyond):
             return False
         return all(_setting(result["config"], name) in _allowed(v) for name, v in self.needs.items())
 
@@ -222,11 +225,24 @@ def _games() -> Iterator[Claim]:
         "task.num_forward": ([0, 1, 2, 3, 4, 5],),
         "task.branch_length": 1,
     }
-    for core, score in (("rmc", 98), ("conv-lstm", 73)):
+    solved, weights = "levels solved, 1 to 5 boxes, 0 to 5 distractors", ("training.weights",)
+    fast = "rmc train box-world --preset fast"
+    for key, core, score, what, command, rest in (
+        ("rmc", "rmc", 98, solved, f"{fast} --core rmc", dict(without=weights)),
+        (
+            "rmc-further",
+            "rmc",
+            98,
+            f"{solved}; weights trained further",
+            f"{fast} --training.weights RUN",
+            dict(beyond=weights),
+        ),
+        ("conv-lstm", "conv-lstm", 73, solved, f"{fast} --core conv-lstm", {}),
+    ):
         yield Claim(
-            f"box-world-{core}",
+            f"box-world-{key}",
             section=BOX_WORLD,
-            what="levels solved, 1 to 5 boxes, 0 to 5 distractors",
+            what=what,
             experiment="box-world",
             core=core,
             metric="eval_sampled_solved",
@@ -234,8 +250,9 @@ def _games() -> Iterator[Claim]:
             unit=PERCENT,
             paper=score,
             paper_text=f"{score} % after 1e9 steps",
-            command=f"rmc train box-world --preset fast --core {core}",
+            command=command,
             needs=mix,
+            **rest,
         )
 
 

@@ -42,6 +42,7 @@ HEADLINES = (
     ("Mini Pacman, viewport (5.3), points", "pacman-viewport-rmc", "pacman-viewport-lstm"),
     ("Mini Pacman, full view, points", "pacman-full-rmc", "pacman-full-lstm"),
     ("BoxWorld, viewport (A.3); beside it the ConvLSTM", "box-world-rmc", "box-world-conv-lstm"),
+    ("the same, its weights trained further", "box-world-rmc-further", None),
     ("WikiText-103, test perplexity (table 2)", "lm-wikitext103-test-rmc", "lm-wikitext103-test-lstm"),
     ("Project Gutenberg, test perplexity", "lm-gutenberg-test-rmc", "lm-gutenberg-test-lstm"),
     ("GigaWord, test perplexity", "lm-gigaword-test-rmc", "lm-gigaword-test-lstm"),

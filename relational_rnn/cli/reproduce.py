@@ -126,7 +126,7 @@ def choose(cells: list[Cell], only: str | None, name: str) -> list[Cell]:
 
 def check_options(cells: list[Cell], options: list[str]) -> None:
     """What cells differ in is chosen by choosing cells."""
-    own = {option for cell in cells for option in cell.options if option.startswith("--")}
+    own = {word for cell in cells for word in own_options(cell, Path()) if word.startswith("--")}
     for option in (argument.partition("=")[0] for argument in options):
         if option.replace("_", "-") in own:
             raise UsageError(f"{option} is not allowed: cells differ in it; allowed: --only CELL,CELL")
@@ -159,7 +159,11 @@ def is_finished(path: Path, experiment: str, config, otherwise: str) -> bool:
         described = run.config()
         if described["experiment"] != experiment:
             raise UsageError(f"{path} is a run of {described['experiment']!r}; allowed: {experiment!r}")
-        difference = first_difference(to_dict(found), to_dict(config))
+        found, wanted = to_dict(found), to_dict(config)
+        first = Path(wanted["training"]["weights"])  # of a cell beside this one: all of them may have moved
+        if first.parent == path.absolute().parent and first.name == Path(found["training"]["weights"]).name:
+            found["training"]["weights"] = str(first)
+        difference = first_difference(found, wanted)
         if difference is not None:
             raise UsageError(f"{path} was run with other settings: {difference}; {otherwise}")
         finished = run.is_finished(config.training.steps)
@@ -177,8 +181,6 @@ def first_difference(found: dict, wanted: dict, where: str = "") -> str | None:
             difference = first_difference(found[name], value, f"{where}{name}.")
             if difference is not None:
                 return difference
-        elif where + name == "training.weights" and Path(found[name]).name == Path(value).name:
-            continue  # the folder of all cells may have moved
         elif found[name] != value and where + name != "training.device":
             return f"{where}{name} is {found[name]!r}, not {value!r}"
     return None

@@ -47,6 +47,7 @@ def test_help(capsys):
         ([*NTH, "--only", "lstm,"], ["--only ''", "rmc-seed0"]),
         ([*NTH, "--core", "lstm", "--only", "paper"], ["--core is not allowed", "--only"]),
         ([*NTH, "--model.mem_slots=2"], ["--model.mem_slots is not allowed", "--only"]),
+        (["reproduce", "box-world", "--training.weights", "mine"], ["--training.weights is not allowed"]),
         ([*NTH, "--tasks", "copy"], ["'--tasks'"]),
         ([*NTH, "--at-once", "0"], ["--at-once '0'", "1 or more"]),
         ([*NTH, "--at-once", "two"], ["--at-once 'two'", "1 or more"]),
@@ -112,6 +113,10 @@ def test_a_cell_begins_with_the_weights_of_another(tmp_path, capsys):
     command = ["reproduce", "box-world", "--preset", "smoke", "--runs", str(runs), "--only"]
     assert listed(capsys, *command, "rmc,rmc-2") == {"rmc": "finished", "rmc-2": "finished"}
     assert main([*command, "rmc-3"]) == 0  # what it begins with is there
+    config = json.loads((runs / "rmc-2" / "config.json").read_text())
+    config["config"]["training"]["weights"] = "/elsewhere/other"
+    (runs / "rmc-2" / "config.json").write_text(json.dumps(config))
+    refused(capsys, [*command, "rmc-2"], "training.weights is '/elsewhere/other'")
 
 
 def test_what_comes_after_a_failure_is_not_begun(tmp_path, capsys):

@@ -238,6 +238,39 @@ def test_every_choice_fits_a_multiprocessor(rows, size, layers, gates, clusters)
     assert how.DEPTH % (tiles // 2) == 0
 
 
+@given(
+    batch=st.integers(1, 70_000),
+    slots=st.sampled_from([1, 2, 4, 8, 16]),
+    layers=st.integers(1, shapes.LAYERS),
+    gates=st.integers(0, 2),
+)
+def test_groups_fit_a_multiprocessor(batch, slots, layers, gates):
+    how = shapes.how(batch * slots, 256, layers, gates, clusters=0)
+    kind = shapes.by_groups(
+        shapes.Shape(256, slots, 8, layers, gates, *how, True, True, "float"), batch * slots
+    )
+    assert kind.shared_bytes("wide_forward") <= shapes.SHARED_BYTES
+    assert kind.shared_bytes("wide_forward") + shapes.SLAB > shapes.SHARED_BYTES  # the ring has what there is
+    assert 2 <= kind.DEPTH <= 16  # places whose barriers have room
+    assert kind.ROWS % 32 == 0
+    assert (kind.ROWS // (kind.WARPS // 4 - 1)) in (32, 64)
+    programs = shapes.programs(batch, kind)
+    assert (programs - 1) * (kind.ROWS // slots) < batch <= programs * (kind.ROWS // slots)
+
+
+def test_groups_take_many_rows_on_a_hopper_gpu(monkeypatch):
+    gpu, capability = torch.device("cuda", 0), (9, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert wide.wanted(4096, 256, 64, gpu)
+    assert wide.wanted(12_800, 256, 32, gpu)
+    assert not wide.wanted(2112, 256, 64, gpu)
+    assert wide.fits(256, 64, gpu)  # weights are packed for them before it is known how many rows come
+    assert not any(wide.fits(*slots, gpu) for slots in ((128, 32), (256, 16), (256, 128)))
+    assert not wide.fits(256, 64, torch.device("cpu"))
+    capability = (10, 0)
+    assert not wide.fits(256, 64, gpu)  # which has no wgmma
+
+
 @given(batch=st.integers(1, 20_000), slots=st.sampled_from([1, 2, 4, 8, 16]))
 def test_programs_share_all_samples(batch, slots):
     shape = shapes.Shape(256, slots, 8, 2, 2, *shapes.how(batch * slots, 256), True, True, "float")

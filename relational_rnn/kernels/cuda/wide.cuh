@@ -12,7 +12,7 @@ constexpr int RUNS = F / 32;
 constexpr int SLICE = 64, SLICES = F / SLICE;        // features of queries, keys and values that are made at a time
 constexpr int BARRIERS = 256;                        // bytes, before all else
 constexpr int GROUP_TILE = 64 * F * 2;               // bytes
-constexpr int SLAB = F * 32 * 2;                     // bytes of the largest: 32 of a sum's features for 256 columns, or for 192
+constexpr int SLAB = F * 32 * 2;                     // bytes: 32 of a sum's features for 256 columns; for 192 there is room left
 // Behind the tiles and the weights' ring: all vectors, then what squares are made of.
 constexpr int VECTORS_AT = BARRIERS + GROUPS * GROUP_TILE + DEPTH * SLAB, COLUMNS = MLP_BIAS + LAYERS * F;
 static_assert(F == 256 && ROWS == 32 * HALVES * GROUPS && HALVES <= 2 && N <= 8 * HALVES && SLICE % V == 0 && V % 32 == 0 && 16 * DEPTH <= BARRIERS, "");
@@ -133,8 +133,8 @@ __device__ __forceinline__ Ring make_ring(const float* vectors, const float* squ
   __syncthreads();
   return ring;
 }
-// One thread: a product's weights for TILES x 8 columns, in slabs of as many of the sum's features as fit.
-constexpr int STEPS = 2;  // of 16 features
+// One thread: a product's weights for TILES x 8 columns, slab after slab.
+constexpr int STEPS = 2;  // of 16 of a sum's features, in a slab
 template <int TILES>
 __device__ __forceinline__ void ask_product(Ring& ring, const char*& from) {
   static_assert(STEPS * TILES * 256 <= SLAB && KT % STEPS == 0, "");
