@@ -157,7 +157,7 @@ def learning_curves(runs: list[Run]) -> tuple[Figure, list[str]]:
         if metric is None or not run.curves.get(metric):
             left_out.append(f"{run.name}: no {metric or 'metric'} to draw")
         else:
-            panels.setdefault(run.task, []).append(run)
+            panels.setdefault(_task(run), []).append(run)
     if not panels:
         raise ValueError(f"nothing to draw of {runs[0].experiment}: {'; '.join(left_out)}")
     columns = min(3, len(panels))
@@ -168,13 +168,21 @@ def learning_curves(runs: list[Run]) -> tuple[Figure, list[str]]:
     height = max(3.2 + LINE * below, 0.6 + LINE * beside)
     figure, axes = new_figure(columns, rows, width=8.0 if beside else 4.6, height=height)
     for place, (task, group) in zip(axes.flat, panels.items(), strict=False):
-        frames = all(run.curves.get("frames") for run in group)
-        _panel(place, group, metric, frames)
+        panel(place, labels(group))
         title = TITLES.get(group[0].experiment, group[0].experiment)
         place.set_title(plain(f"{title}, {task}" if task else title))
     for place in axes.flat[len(panels) :]:
         place.remove()
     return figure, left_out
+
+
+def _task(run: Run) -> str:
+    """What a panel is of: programs shorter or longer than the paper's are another task."""
+    asked = run.config.get("length", 5), run.config.get("nest")
+    if run.experiment != "lte" or asked in ((5, None), (5, 2)):
+        return run.task
+    length, nest = asked
+    return f"{run.task}, length {length}" + ("" if nest is None else f", nest {nest}")
 
 
 def _place(run: Run) -> tuple[int, int]:
@@ -192,11 +200,13 @@ def legend_of(names: list[str]) -> tuple[str, int]:
     return where, 1 + sum(wrapped(name).count("\n") + 1 for name in shortened(names))
 
 
-def _panel(axes: Axes, runs: list[Run], metric: str, frames: bool) -> None:
+def panel(axes: Axes, named: dict[str, list[Run]]) -> None:
+    """Curves of runs of one task, a line for each name; runs of a name differ in their seed only."""
+    runs = [run for group in named.values() for run in group]
+    metric, frames = metric_of(runs), all(run.curves.get("frames") for run in runs)
     used: dict[str, str] = {}
     lines: dict[str, int] = {}
     scale = scale_of(metric)
-    named = labels(runs)
     spectrum = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(named)))
     most = max(Counter(group[0].core for group in named.values()).values(), default=0)
     many = len(named) > MANY or most > len(DASHES)  # too many to tell apart by a core's colour and dashes

@@ -15,6 +15,7 @@ HELP = """\
 usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED] [--language FILE,FILE]
 
 Draws into FOLDER, each figure as .png and .svg:
+  overview            of results: the runs of README's table beside the paper's numbers
   curves-EXPERIMENT   learning curves, a panel a task, a line a core: the median of its seeds and their range
   sweep               N-th farthest: accuracy against training time, by memories, heads and gates
   box-world-level     with --level: a BoxWorld level and the graph it was made from
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"--output {output} is a file; allowed: a folder, or a name for a new one")
     with user_errors():
         wanted = rest or results is not None or (level is None and language is None)
-        runs = read(rest, None if results is None else Path(results)) if wanted else []
+        runs, kept = read(rest, None if results is None else Path(results)) if wanted else ([], {})
         texts = [Path(name) for name in language.split(",")] if language else []
     if not runs and seed is None and not texts:
         raise UsageError(f"nothing to draw: no RUN given and no results in {results or RESULTS}/runs")
@@ -52,29 +53,32 @@ def main(arguments: list[str]) -> int:
         if notice := run.notice():
             print(f"note: {notice}", file=sys.stderr)
     with user_errors():
-        for path in draw(runs, output, seed, texts):
+        for path in draw(runs, kept, output, seed, texts):
             print(path)
     return 0
 
 
-def read(folders: list[str], results: Path | None):
-    """Run folders, and results where they are asked for or there is no folder."""
+def read(folders: list[str], results: Path | None) -> tuple[list, dict]:
+    """Run folders and, where they are asked for or there is no folder, results; and the results apart."""
     from relational_rnn.analysis.results import as_run, load_all
     from relational_rnn.analysis.runs import read_run
 
     found = [read_run(Path(folder)) for folder in folders]
-    if not folders or results is not None:
-        kept = load_all(results or Path(RESULTS))
-        found += [as_run(result, Path(name).stem) for name, result in kept.items()]
-    return found
+    kept = load_all(results or Path(RESULTS)) if not folders or results is not None else {}
+    found += [as_run(result, Path(name).stem) for name, result in kept.items()]
+    return found, kept
 
 
-def draw(runs: list, output: Path, level: int | None, texts: list[Path]):
+def draw(runs: list, kept: dict, output: Path, level: int | None, texts: list[Path]):
     """Draw what there is to draw; yields the pictures as they are made."""
     from relational_rnn.analysis import figures
+    from relational_rnn.analysis.figures_overview import overview
     from relational_rnn.analysis.figures_sweep import sweep
 
     drawn = 0
+    if (figure := overview(kept)) is not None:
+        drawn += 1
+        yield from figures.save(figure, output, "overview")
     for experiment in dict.fromkeys(run.experiment for run in runs):
         try:
             figure, left_out = figures.learning_curves([run for run in runs if run.experiment == experiment])

@@ -177,6 +177,15 @@ def test_games_are_drawn_over_frames(tmp_path):
     assert figure.axes[0].get_xlabel() == "frames"
 
 
+def test_programs_of_other_lengths_are_another_task(tmp_path):
+    for name, length in (("paper", 5), ("short", 3)):
+        write_run(tmp_path / name, accuracies(0.5), "lte", task="reverse", length=length)
+    write_run(tmp_path / "single", accuracies(0.5), "lte", task="control", nest=1)
+    figure, _ = figures.learning_curves([read_run(path) for path in sorted(tmp_path.iterdir())])
+    titles = [axes.get_title().removeprefix("learning to execute, ") for axes in figure.axes]
+    assert titles == ["control, length 5, nest 1", "reverse", "reverse, length 3"]
+
+
 def test_files_are_whole_and_names_are_text(tmp_path):
     path = write_run(tmp_path / "run", accuracies(0.5))
     config = path / "config.json"

@@ -29,7 +29,7 @@ def test_from_results(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / "run", accuracies(0.1, 0.9))
     assert main(["results", "add", "run"]) == 0
     assert main(["figures", "--output", "out"]) == 0
-    assert (tmp_path / "out" / "curves-nth-farthest.svg").exists()
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {"overview", "curves-nth-farthest"}
 
 
 def test_results_that_are_named_are_drawn_beside_other_things(tmp_path, monkeypatch, capsys):
@@ -40,7 +40,7 @@ def test_results_that_are_named_are_drawn_beside_other_things(tmp_path, monkeypa
     capsys.readouterr()
     assert main(["figures", "games", "--level", "3", "--output", "out", "--results", "results"]) == 0
     drawn = {Path(line).stem for line in capsys.readouterr().out.splitlines()}
-    assert drawn == {"curves-nth-farthest", "curves-mini-pacman", "box-world-level"}
+    assert drawn == {"overview", "curves-nth-farthest", "curves-mini-pacman", "box-world-level"}
     assert main(["figures", "--level", "3", "--output", "other"]) == 0
     assert {path.stem for path in (tmp_path / "other").iterdir()} == {"box-world-level"}
 
