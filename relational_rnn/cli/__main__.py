@@ -14,24 +14,35 @@ from relational_rnn.cli import UsageError, visible
 USAGE = """\
 usage: rmc COMMAND ...
 
-  rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--help] [--any.option VALUE ...]
+  rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
+  rmc train EXPERIMENT --help   every option of a training
   rmc train --resume FOLDER     continue a run that was stopped
   rmc eval FOLDER               score a run's newest weights on fresh samples
-  rmc generate FOLDER           text, or likely next words, of a trained language model
-  rmc reproduce SECTION         train what is missing of a section of the paper, then print it
-  rmc results add RUN           keep what a run came to; also: check, build (the report)
+  rmc generate FOLDER           text, or likely next words, of a trained
+                                language model
+  rmc reproduce SECTION         train what is missing of a section of the paper,
+                                then print it
+  rmc results add RUN           keep what a run came to; also: check, build (the
+                                report)
   rmc figures [RUN ...]         pictures of runs or results: --output FOLDER
-  rmc export RUN PATH.onnx      a run's core as an ONNX model, one step at a time
+  rmc export RUN PATH.onnx      one step of a run's core as an ONNX model
   rmc release RUN NAME          put a run's weights into the package
-  rmc explore [RUN ...]         a page to look inside trained models, on this machine only
-  rmc attention RUN             what the memory of a trained N-th farthest model attends to
-  rmc ablate RUN                its accuracy when parts of that attention are blocked
-  rmc sweep nth-farthest        train every point of a grid, shared by as many processes as are started
-  rmc demo                      RMC against LSTM on a small N-th farthest: minutes on two CPU cores
+  rmc explore [RUN ...]         a page to look inside trained models, on this
+                                machine only
+  rmc attention RUN             what the memory of a trained N-th farthest model
+                                attends to
+  rmc ablate RUN                its accuracy when parts of that attention are
+                                blocked
+  rmc sweep nth-farthest        train every point of a grid, shared by as many
+                                processes as are started
+  rmc demo                      RMC against LSTM on a small N-th farthest:
+                                minutes on two CPU cores
   rmc doctor                    what this machine can do
   rmc play GAME                 box-world or mini-pacman in the terminal
-  rmc record GAME PATH          a film of a run's agent or a random player, .gif or .mp4
-  rmc bench                     the core's speed on this machine's GPU; needs the repository
+  rmc record GAME PATH          a film of a run's agent or a random player, .gif
+                                or .mp4
+  rmc bench                     the core's speed on this machine's GPU; needs
+                                the repository
 
 experiments: nth-farthest, lte, box-world, mini-pacman, lm
 """

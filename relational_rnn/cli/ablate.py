@@ -8,12 +8,15 @@ from relational_rnn.cli.attention import load_nth_farthest, new_folder, one_sour
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc ablate RUN --output FOLDER [--samples N] [--seed N] [--device auto|cpu|cuda]
+usage: rmc ablate RUN --output FOLDER [--samples N] [--seed N]
+                  [--device auto|cpu|cuda]
 
-RUN is a run folder of nth-farthest, or the name of a model in the package. Blocks, from each step on, every
-slot's attention to the input, to other slots and to all slots; one slot's to the input; the others' to one
-slot; one slot's to one slot; and the first three in one head only. Each is scored on the same --samples
-(2000) sequences. Writes ablation.json and ablation.png (.svg) into a new FOLDER and prints a table.
+RUN is a run folder of nth-farthest, or the name of a model in the package.
+Blocks, from each step on, every slot's attention to the input, to other slots
+and to all slots; one slot's to the input; the others' to one slot; one slot's
+to one slot; and the first three in one head only. Each is scored on the same
+--samples (2000) sequences. Writes ablation.json and ablation.png (.svg) into a
+new FOLDER and prints a table.
 """
 
 

@@ -10,11 +10,14 @@ from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc attention RUN --output FOLDER [--sequences N] [--samples N] [--seed N] [--device auto|cpu|cuda]
+usage: rmc attention RUN --output FOLDER [--sequences N] [--samples N]
+                     [--seed N] [--device auto|cpu|cuda]
 
-RUN is a run folder of nth-farthest, or the name of a model in the package. Writes into a new FOLDER:
-attention.json   the attention of every slot and head at every step, for --sequences (1) with the reference
-                 vector last, first and in the middle, and averages over --samples (2000)
+RUN is a run folder of nth-farthest, or the name of a model in the package.
+Writes into a new FOLDER:
+attention.json   the attention of every slot and head at every step, for
+                 --sequences (1) with the reference vector last, first and in
+                 the middle, and averages over --samples (2000)
 attention.png    these sequences, in the manner of the paper's figure
 heads-*.png      every head by itself, one sequence each
 average.png      the averages; all figures as .svg too

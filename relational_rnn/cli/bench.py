@@ -11,8 +11,9 @@ from relational_rnn.cli import UsageError
 HELP = """\
 usage: rmc bench [OPTION ...]
 
-Times the core against its peers on this GPU: runs benchmarks/cores.py of the repository this package
-is installed from. Options are passed on; python benchmarks/cores.py --help lists them.
+Times the core against its peers on this GPU: runs benchmarks/cores.py of the
+repository this package is installed from. Options are passed on; python
+benchmarks/cores.py --help lists them.
 """
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cores.py"
 

@@ -28,9 +28,10 @@ from relational_rnn.training.stopping import StopRequest
 HELP = """\
 usage: rmc demo [--seed N] [--seconds N] [--run FOLDER]
 
-Trains a Relational Memory Core and an LSTM of the same number of units on a small N-th farthest task, shows
-both learning curves, and ends with a picture of them and each model's accuracy on fresh samples.
---seconds (default 285) ends the training wherever it is by then.
+Trains a Relational Memory Core and an LSTM of the same number of units on a
+small N-th farthest task, shows both learning curves, and ends with a picture of
+them and each model's accuracy on fresh samples. --seconds (default 285) ends
+the training wherever it is by then.
 """
 MODELS = {"rmc": ("RMC", "cyan"), "lstm": ("LSTM", "magenta")}
 WIDTH, HEIGHT = 70, 15  # of the plot, in characters
@@ -61,9 +62,10 @@ def main(arguments: list[str]) -> int:
 def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
     console, started = Console(), time.monotonic()
     print(
-        "Which of 3 vectors in the plane is the n-th farthest from vector m? They come one by one.\n"
-        "Two answers in three can be had without looking at them, 77 % from the length of each (the dotted\n"
-        "line); beyond that a model must relate the vectors to each other."
+        "Which of 3 vectors in the plane is the n-th farthest from vector m? They come\n"
+        "one by one. Two answers in three can be had without looking at them, 77 % from\n"
+        "the length of each (the dotted line); beyond that a model must relate the\n"
+        "vectors to each other."
     )
     with StopRequest() as stop:
         processes = {core: start(core, folder, seed, preset) for core in MODELS}
@@ -83,9 +85,7 @@ def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
             )
             return 1
     if any(process.returncode for process in processes.values()):
-        print(
-            f"stopped after {seconds} s, before the last update; scores are of the models as they were then"
-        )
+        print(f"stopped after {seconds} s, before the last update; scores are of the models then")
     report(folder, time.monotonic() - started)
     return 0
 

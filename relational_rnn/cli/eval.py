@@ -11,13 +11,16 @@ from relational_rnn.cli.train import make_trainer, take_option, user_errors
 from relational_rnn.experiments import open_run
 
 HELP = """\
-usage: rmc eval FOLDER [--device auto|cpu|cuda] [--samples N | --episodes N] [--detail]
+usage: rmc eval FOLDER [--device auto|cpu|cuda] [--samples N | --episodes N]
+                [--detail]
 
-Prints one JSON object: the run, the step of its newest weights and the scores on fresh samples (as many as
-in the run, or --samples); of an agent, with the best action of every step (greedy) and with actions drawn
-from its policy (sampled), each over --episodes (those of the run). --detail instead has the parts of the
-score: programs by their operations and digits, BoxWorld by boxes and distractors, with drawn actions. On a
-CPU a run in bf16 is scored in 32 bits. More options for language models: rmc eval FOLDER --help.
+Prints one JSON object: the run, the step of its newest weights and the scores
+on fresh samples (as many as in the run, or --samples); of an agent, with the
+best action of every step (greedy) and with actions drawn from its policy
+(sampled), each over --episodes (those of the run). --detail instead has the
+parts of the score: programs by their operations and digits, BoxWorld by boxes
+and distractors, with drawn actions. On a CPU a run in bf16 is scored in 32
+bits. More options for language models: rmc eval FOLDER --help.
 """
 
 

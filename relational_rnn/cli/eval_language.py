@@ -14,16 +14,23 @@ from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import open_run
 
 HELP = """\
-usage: rmc eval RUN [--splits valid,test] [--data FOLDER] [--unrolls 10,50,100] [--frequencies] [--dynamic]
-                    [--precision fp32|tf32|bf16] [--device auto|cpu|cuda] [--out FILE]
+usage: rmc eval RUN [--splits valid,test] [--data FOLDER] [--unrolls 10,50,100]
+                [--frequencies] [--dynamic] [--precision fp32|tf32|bf16]
+                [--device auto|cpu|cuda] [--out FILE]
 
-RUN is of language modelling. Prints one JSON object with the perplexity over every token of each split, in
-one unroll over all of it; the weights are the averaged ones where the run averages.
---data         another folder of the text than the one the run names; its vocabulary must be the same
---unrolls      also in unrolls of these lengths without state transfer between them (the appendix's figure)
---frequencies  also by how often a word occurs in the training text (the appendix's table)
---dynamic      also while the model goes on learning from the split; not to be compared with the others
---out          writes the JSON to a new file as well; rmc figures --language draws from these
+RUN is of language modelling. Prints one JSON object with the perplexity over
+every token of each split, in one unroll over all of it; the weights are the
+averaged ones where the run averages.
+--data         another folder of the text than the one the run names; its
+               vocabulary must be the same
+--unrolls      also in unrolls of these lengths without state transfer between
+               them (the appendix's figure)
+--frequencies  also by how often a word occurs in the training text (the
+               appendix's table)
+--dynamic      also while the model goes on learning from the split; not to be
+               compared with the others
+--out          writes the JSON to a new file as well; rmc figures --language
+               draws from these
 """
 SWITCHES = ("--frequencies", "--dynamic")
 

@@ -12,14 +12,17 @@ from relational_rnn.cli import UsageError
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc explore [RUN ...] [--to FOLDER] [--results FOLDER] [--port N] [--browser]
+usage: rmc explore [RUN ...] [--to FOLDER] [--results FOLDER] [--port N]
+                   [--browser]
 
-Opens a page with: the memory of N-th farthest models, to be asked live; episodes of BoxWorld and Mini Pacman
-agents; programs read character by character; the paper's results beside ours. RUN are run folders of any
+Opens a page with: the memory of N-th farthest models, to be asked live;
+episodes of BoxWorld and Mini Pacman agents; programs read character by
+character; the paper's results beside ours. RUN are run folders of any
 experiment. The weights in the package and the results folder are always shown.
 
---to FOLDER       write the page there and stop: open its index.html, or publish the folder as it is.
-                  An earlier export is replaced; anything else is left alone.
+--to FOLDER       write the page there and stop: open its index.html, or publish
+                  the folder as it is. An earlier export is replaced; anything
+                  else is left alone.
 --results FOLDER  kept results (default: results, where there is one)
 --port N          to serve on, on this machine only (default: any free one)
 --browser         open it in the default browser

@@ -11,10 +11,12 @@ HELP = """\
 usage: rmc export RUN PATH.onnx [--part NAME]
        rmc export NAME PATH.onnx        a model in the package
 
-Writes one step of a run's recurrent core, with its trained weights, as an ONNX model, runs it in onnxruntime
-on random sequences and says how far it is from PyTorch. Needs pip install relational-rnn[export].
-Inputs: x, state, reset (true where a sequence begins); outputs: output, next_state. docs/exporting.md
-explains them. --part chooses where a model has several cores. A file that exists is not overwritten.
+Writes one step of a run's recurrent core, with its trained weights, as an ONNX
+model, runs it in onnxruntime on random sequences and says how far it is from
+PyTorch. Needs pip install relational-rnn[export]. Inputs: x, state, reset (true
+where a sequence begins); outputs: output, next_state. docs/exporting.md
+explains them. --part chooses where a model has several cores. A file that
+exists is not overwritten.
 """
 
 

@@ -12,18 +12,25 @@ from relational_rnn.cli.train import take_option, user_errors
 
 RESULTS = "results"
 HELP = """\
-usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED] [--language FILE,FILE]
+usage: rmc figures [RUN ...] --output FOLDER [--results FOLDER] [--level SEED]
+                   [--language FILE,FILE]
 
 Draws into FOLDER, each figure as .png and .svg:
-  overview            of results: the runs of README's table beside the paper's numbers
-  curves-EXPERIMENT   learning curves, a panel a task, a line a core: the median of its seeds and their range
-  sweep               N-th farthest: accuracy against training time, by memories, heads and gates
-  box-world-level     with --level: a BoxWorld level and the graph it was made from
-  unroll-length       with --language: what a language model loses in short unrolls without state transfer
+  overview            of results: the runs of README's table beside the paper's
+                      numbers
+  curves-EXPERIMENT   learning curves, a panel a task, a line a core: the median
+                      of its seeds and their range
+  sweep               N-th farthest: accuracy against training time, by
+                      memories, heads and gates
+  box-world-level     with --level: a BoxWorld level and the graph it was made
+                      from
+  unroll-length       with --language: what a language model loses in short
+                      unrolls without state transfer
   word-frequency      with --language: its perplexity by how frequent words are
-RUN is a run folder; what is in --results is drawn too, or in results if nothing else is given. --language
-takes what rmc eval RUN --unrolls 10,50,100 --frequencies --out FILE wrote. Only files are read, damaged ones
-as far as they can be; what was left out is said.
+RUN is a run folder; what is in --results is drawn too, or in results if nothing
+else is given. --language takes what rmc eval RUN --unrolls 10,50,100
+--frequencies --out FILE wrote. Only files are read, damaged ones as far as they
+can be; what was left out is said.
 """
 
 

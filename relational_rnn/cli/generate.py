@@ -10,14 +10,17 @@ from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import open_run
 
 HELP = """\
-usage: rmc generate RUN [--prompt TEXT] [--length N] [--temperature X] [--top-k K] [--seed N]
-                        [--keep-unknown] [--device auto|cpu|cuda]
+usage: rmc generate RUN [--prompt TEXT] [--length N] [--temperature X]
+                    [--top-k K] [--seed N] [--keep-unknown]
+                    [--device auto|cpu|cuda]
        rmc generate RUN [--prompt TEXT] --suggest K
 
-RUN is a run folder of `rmc train lm`. Prints the prompt and --length (50) words after it, drawn from the
---top-k likeliest (all) at --temperature (1.0; lower prefers likely words, 0 always takes the likeliest).
-The same --seed (0) gives the same text. <unk> is not drawn unless --keep-unknown is given. The prompt is cut
-into words as the training text was. --suggest prints the K likeliest next words instead, with probabilities.
+RUN is a run folder of `rmc train lm`. Prints the prompt and --length (50) words
+after it, drawn from the --top-k likeliest (all) at --temperature (1.0; lower
+prefers likely words, 0 always takes the likeliest). The same --seed (0) gives
+the same text. <unk> is not drawn unless --keep-unknown is given. The prompt is
+cut into words as the training text was. --suggest prints the K likeliest next
+words instead, with probabilities.
 """
 OF_DRAWING = ("--length", "--temperature", "--top-k", "--seed", "--keep-unknown")
 LARGEST = 2**63 - 1  # seed of a torch.Generator, and enough of anything else

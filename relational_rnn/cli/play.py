@@ -9,8 +9,9 @@ HELP = """\
 usage: rmc play GAME [--seed N] [--view full|viewport] [--mode NAME]
 
 games: box-world, mini-pacman (its modes: regular, avoid, hunt, ambush, rush)
-Plays one episode in the terminal and prints its score. Arrow keys or WASD move, q gives up. The view is the
-full one unless asked for; viewport is the 5 x 5 window the paper's agents see.
+Plays one episode in the terminal and prints its score. Arrow keys or WASD move,
+q gives up. The view is the full one unless asked for; viewport is the 5 x 5
+window the paper's agents see.
 """
 
 

@@ -9,14 +9,17 @@ from relational_rnn.cli.play import game_options, whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc record GAME PATH [--run SOURCE [--sampled]] [--seed N] [--episodes N] [--frames N] [--mode NAME]
+usage: rmc record GAME PATH [--run SOURCE [--sampled]] [--seed N] [--episodes N]
+                  [--frames N] [--mode NAME]
 
 games: box-world, mini-pacman (its modes: regular, avoid, hunt, ambush, rush)
-Films an agent on fresh levels of its own game: that of a run folder, with its newest weights, or one in the
-package by its name (mini-pacman-full, say). It takes the best action of every step, or with --sampled one
-drawn from its policy. Without --run the player moves at random, and --mode chooses the game. The film goes
-into PATH, a .gif, or an .mp4 (which needs ffmpeg), and ends after --episodes (1) or --frames (600), whichever
-comes first. A file that exists is not overwritten.
+Films an agent on fresh levels of its own game: that of a run folder, with its
+newest weights, or one in the package by its name (mini-pacman-full, say). It
+takes the best action of every step, or with --sampled one drawn from its
+policy. Without --run the player moves at random, and --mode chooses the game.
+The film goes into PATH, a .gif, or an .mp4 (which needs ffmpeg), and ends after
+--episodes (1) or --frames (600), whichever comes first. A file that exists is
+not overwritten.
 """
 FILM_SEED = 3 * 2**30  # films show levels no training seed reaches
 

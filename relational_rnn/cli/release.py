@@ -9,12 +9,14 @@ from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import take_option, user_errors
 
 HELP = """\
-usage: rmc release RUN NAME [--samples N] [--into FOLDER] [--device auto|cpu|cuda] [--replace]
+usage: rmc release RUN NAME [--samples N] [--into FOLDER]
+                   [--device auto|cpu|cuda] [--replace]
 
-Writes NAME.safetensors (the run's newest weights in 16 bits) and NAME.json (settings, command, commit,
-score, SHA-256) into the package's weights/ or --into. Both precisions are scored on the same --samples
-(100,000) fresh samples, of BoxWorld levels, of Mini Pacman episodes; a loss of more than half a percentage
-point (of Mini Pacman 10 points), or a file over 4 MB, is refused.
+Writes NAME.safetensors (the run's newest weights in 16 bits) and NAME.json
+(settings, command, commit, score, SHA-256) into the package's weights/ or
+--into. Both precisions are scored on the same --samples (100,000) fresh
+samples, of BoxWorld levels, of Mini Pacman episodes; a loss of more than half a
+percentage point (of Mini Pacman 10 points), or a file over 4 MB, is refused.
 In Python: relational_rnn.pretrained.load_pretrained(NAME).
 """
 

@@ -15,26 +15,35 @@ from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.experiments.sections import SECTIONS, Cell
 
 HELP = """\
-usage: rmc reproduce SECTION [--preset NAME] [--runs FOLDER] [--only A,B] [--at-once K] [--minutes M]
-                     [--list | --table-only] [--any.option VALUE ...]
+usage: rmc reproduce SECTION [--preset NAME] [--runs FOLDER] [--only A,B]
+                     [--at-once K] [--minutes M] [--list | --table-only]
+                     [--any.option VALUE ...]
 
-  nth-farthest   RMC, LSTM, DNC, with and without stages; memories and heads; 32 dimensions
-  table1         program evaluation and memorisation with every core (also: --tasks A,B --cores A,B)
+  nth-farthest   RMC, LSTM, DNC, with and without stages; memories and heads; 32
+                 dimensions
+  table1         program evaluation and memorisation with every core (also:
+                 --tasks A,B --cores A,B)
   box-world      RMC, which goes on twice, and ConvLSTM
   mini-pacman    RMC and LSTM, with the viewport and with the full view
-  table2         language models, RMC and LSTM, of the text in --data FOLDER; each text has its preset
+  table2         language models, RMC and LSTM, of the text in --data FOLDER;
+                 each text has its preset
 
-A section is a list of cells, each one training; --list prints them and how far each is, and trains nothing.
-Without it, what is missing under --runs (runs/SECTION-PRESET) is trained, one run folder a cell, and what was
-stopped goes on; finished runs are left as they are. Then the cells are printed beside the paper's numbers and
-saved there as SECTION.json and SECTION.md; --table-only does that alone.
+A section is a list of cells, each one training; --list prints them and how far
+each is, and trains nothing. Without it, what is missing under --runs
+(runs/SECTION-PRESET) is trained, one run folder a cell, and what was stopped
+goes on; finished runs are left as they are. Then the cells are printed beside
+the paper's numbers and saved there as SECTION.json and SECTION.md; --table-only
+does that alone.
 
   --only A,B     these cells, in this order; with * and ?: --only 'rmc-*'
-  --at-once K    so many trainings at a time, each a process with its output in CELL.log
-  --minutes M    then ask those that run to stop, and begin no more; the same command goes on later
+  --at-once K    so many trainings at a time, each a process with its output in
+                 CELL.log
+  --minutes M    then ask those that run to stop, and begin no more; the same
+                 command goes on later
 
-Other options are those of `rmc train` and apply to every cell. Several of these commands may work in one
-folder at a time, on different cells. A cell that fails does not stop the others, and makes the exit status 1.
+Other options are those of `rmc train` and apply to every cell. Several of these
+commands may work in one folder at a time, on different cells. A cell that fails
+does not stop the others, and makes the exit status 1.
 """
 
 

@@ -11,18 +11,23 @@ from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import load_experiment
 
 HELP = """\
-usage: rmc results add RUN [RUN ...] [--commit HASH] [--replace] [--results FOLDER]
+usage: rmc results add RUN [RUN ...] [--commit HASH] [--replace]
+                   [--results FOLDER]
        rmc results check [--results FOLDER]
        rmc results build [--check] [--results FOLDER]
 
-add    makes one JSON under results/runs/ of each run folder; only config.json, environment.json and
-       metrics.jsonl are read. --commit is for runs made where there was no git. A file of another run with
-       the same settings is replaced with --replace only; the same run, gone further, replaces itself.
+add    makes one JSON under results/runs/ of each run folder; only config.json,
+       environment.json and metrics.jsonl are read. --commit is for runs made
+       where there was no git. A file of another run with the same settings is
+       replaced with --replace only; the same run, gone further, replaces
+       itself.
 check  refuses files that are incomplete or were edited by hand.
-build  writes results/REPRODUCTION.md and the table in README.md from those files, and files of presets that
-       have changed since anew, with the command that makes their settings today; with --check it only says
-       what is out of date (exit code 1).
---results (results) is the folder; README.md is looked for beside it. docs/results.md explains the files.
+build  writes results/REPRODUCTION.md and the table in README.md from those
+       files, and files of presets that have changed since anew, with the
+       command that makes their settings today; with --check it only says what
+       is out of date (exit code 1).
+--results (results) is the folder; README.md is looked for beside it.
+docs/results.md explains the files.
 """
 
 

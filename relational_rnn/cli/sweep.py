@@ -16,19 +16,22 @@ from relational_rnn.experiments import load_experiment
 
 NAME = "nth-farthest"
 HELP = """\
-usage: rmc sweep nth-farthest [--preset NAME] [--output FOLDER] [--storage URL] [--study NAME]
-                 [--memories N ...] [--heads N ...] [--gates unit|memory ...] [--over OPTION VALUE ...]
+usage: rmc sweep nth-farthest [--preset NAME] [--output FOLDER] [--storage URL]
+                 [--study NAME] [--memories N ...] [--heads N ...]
+                 [--gates unit|memory ...] [--over OPTION VALUE ...]
                  [--any.option VALUE ...]
        rmc sweep nth-farthest --summary-only ...
 
-Trains every combination: the paper's 1, 8, 16 memories x 1, 8, 16 heads x unit, memory gates, or of the
-axes that are given. --over sweeps any other option, and may be repeated:
+Trains every combination: the paper's 1, 8, 16 memories x 1, 8, 16 heads x unit,
+memory gates, or of the axes that are given. --over sweeps any other option, and
+may be repeated:
     rmc sweep nth-farthest --core lstm --over model.total-units 64 512 4096
-Each point is a run folder in --output (runs/sweep-PRESET). What is finished is not run again; what was
-stopped or killed is resumed. Start the command several times, on as many machines as see the --storage (an
-Optuna URL; a SQLite file in --output by default), and they share the work. Each ends with a table of all
-points, summary.json and a figure of accuracy against time; --summary-only does that alone. Needs the extra
-`sweep`.
+Each point is a run folder in --output (runs/sweep-PRESET). What is finished is
+not run again; what was stopped or killed is resumed. Start the command several
+times, on as many machines as see the --storage (an Optuna URL; a SQLite file in
+--output by default), and they share the work. Each ends with a table of all
+points, summary.json and a figure of accuracy against time; --summary-only does
+that alone. Needs the extra `sweep`.
 """
 
 

@@ -18,10 +18,13 @@ from relational_rnn.cli import UsageError
 from relational_rnn.experiments import EXPERIMENTS, load_experiment, open_run
 
 HELP = """\
-usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER] [--any.option VALUE ...]
-       rmc train EXPERIMENT [--preset NAME] --help     every option, with the preset's values
+usage: rmc train EXPERIMENT [--preset NAME] [--run FOLDER]
+                 [--any.option VALUE ...]
+       rmc train EXPERIMENT [--preset NAME] --help
+          every option, with the preset's values
        rmc train --resume FOLDER
-       torchrun --nproc-per-node N -m -- relational_rnn.cli train lm ... --run FOLDER     several processes
+       torchrun --nproc-per-node N -m -- relational_rnn.cli train lm ...
+                 --run FOLDER     several processes
 
 experiments: {}
 """
