@@ -223,11 +223,13 @@ def panel(axes: Axes, named: dict[str, list[Run]]) -> None:
         axes.plot(x, scale * middle, dash, color=colour, label=text, marker=dot, markersize=4)
         if len(group) > 1:
             axes.fill_between(x, scale * low, scale * high, color=colour, alpha=0.18, linewidth=0)
+    dotted = dict(linestyle=(0, (1, 2)), linewidth=1.1)
     levels = paper_levels(runs, metric)
     for core, value in levels.items():
-        axes.axhline(value, color=colour_of(core, used), linestyle=(0, (1, 2)), linewidth=1.1)
-    if levels:
-        axes.plot([], [], color="#666666", linestyle=(0, (1, 2)), linewidth=1.1, label="in the paper")
+        name = f"{NAMES[core]}, in the paper" if many else None  # where its colour does not say whose it is
+        axes.axhline(value, color=colour_of(core, used), label=name, **dotted)
+    if levels and not many:
+        axes.plot([], [], color="#666666", label="in the paper", **dotted)
     axes.set(xlabel="frames" if frames else "updates", ylabel=AXES.get(metric, metric.replace("_", " ")))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if scale == 100.0:

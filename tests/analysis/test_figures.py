@@ -159,9 +159,10 @@ def test_a_long_legend_stands_beside_the_panel(tmp_path):
     colours = {
         line.get_color() if isinstance(line.get_color(), str) else tuple(line.get_color())
         for label, line in lines(many.axes[0]).items()
-        if label.startswith("RMC")
+        if label.startswith("RMC") and "in the paper" not in label
     }
     assert len(colours) == len(rates)
+    assert {label for label in lines(many.axes[0]) if "in the paper" in label} == {"RMC, in the paper"}
     (drawn,) = (line for label, line in lines(few.axes[0]).items() if label.endswith("0.0001"))
     assert drawn.get_marker() == "o"  # a single evaluation is seen
     assert len(short("x" * 200)) <= 120

@@ -48,7 +48,7 @@ def test_all_sections_without_data_say_how_to_make_it(visit, empty_page):
         for section, command in commands.items():
             shown_in(page, section)
             assert command in page.locator(f"#{section} .empty code").inner_text()
-        assert "not run" in page.locator("#results .claims").first.inner_text()
+        assert "no result here" in page.locator("#results .claims").first.inner_text()
 
 
 def test_kept_results_are_told_apart_and_credited(visit, tmp_path):

@@ -60,7 +60,7 @@
   function claimCard(section, claims) {
     const ran = claims.filter((claim) => claim.outcomes.length);
     const missing = claims.filter((claim) => !claim.outcomes.length);
-    const note = missing.length ? `${ran.length} of ${claims.length} have been run.` : null;
+    const note = missing.length ? `${ran.length} of ${claims.length} have a result here.` : null;
     const { whose } = claims[0];
     const columns = ["what", whose, "ours", "both on a line", "how"];
     const hidden = (text) => (text === whose || text === "ours" ? text : E.el("span", { class: "spoken" }, text));
@@ -72,7 +72,7 @@
       curves(ran),
       ran.length ? table(ran.flatMap(outcomeRows)) : null,
       missing.length ? E.el("details", { class: "numbers", open: !ran.length && missing.length < 5 },
-        E.el("summary", {}, `Not run yet: ${missing.length}`), table(missing.map(missingRow))) : null);
+        E.el("summary", {}, `No result here yet: ${missing.length}`), table(missing.map(missingRow))) : null);
   }
 
   const colourOf = (model) => `var(--slot-${Math.max(0, MODELS.indexOf(model)) % HUES})`;
@@ -112,7 +112,7 @@
     cell("", "how", `${outcome.updates} updates, ${outcome.time}, ${outcome.hardware}`, E.el("br"), E.el("code", {}, outcome.command))));
 
   const missingRow = (claim) => E.el("tr", { class: "none", role: "row" }, heading(`${claim.model}: ${claim.what}`),
-    cell(claim.whose, "amount", claim.paper_text), cell("ours", "amount", "not run"), cell("", "picture"),
+    cell(claim.whose, "amount", claim.paper_text), cell("ours", "amount", "no result here"), cell("", "picture"),
     cell("", "how", E.el("code", {}, claim.command)));
 
   /** The paper's number as a ring and ours as dots, on a line from 0 to the largest. */
