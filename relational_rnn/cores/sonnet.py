@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize, prune
 
 from relational_rnn.cores import sonnet_variables
 from relational_rnn.cores.base import RecurrentCore, require
@@ -36,6 +37,10 @@ def load_sonnet(core: RecurrentCore, variables: Mapping[str, object], scope: str
     require(named, "variables", names, "a mapping from names to arrays")
     meta = any(parameter.is_meta for parameter in core.parameters())
     require(not meta, "core's device", "meta", "one that holds numbers; core.to_empty(device=...) makes room")
+    computed = prune.is_pruned(core) or any(map(parametrize.is_parametrized, core.modules()))
+    allowed = "parameters; load before they are pruned or parametrized"
+    require(not computed, "core's weights", "computed from others", allowed)  # nothing would keep a number
+    require(scope is None or isinstance(scope, str), "scope", scope, "a name or None")
     given = {re.sub(r":0$", "", name): value for name, value in variables.items()}
     require(len(given) == len(variables), "variables", names, "each once, with or without :0")
     if scope is not None:
@@ -89,6 +94,8 @@ def _real(name: str, value: object) -> Tensor:
         value = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))
     if value.is_complex() or value.dtype == torch.bool:
         raise ValueError(f"{name} has dtype {value.dtype}; allowed: real numbers")
+    if value.is_meta or value.is_nested or value.layout != torch.strided:
+        raise ValueError(f"{name} is sparse, nested or on the meta device; allowed: a tensor of all numbers")
     return value
 
 

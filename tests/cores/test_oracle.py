@@ -194,6 +194,31 @@ class TestLoadSonnetRefuses:
         with pytest.raises(ValueError, match=r"linear/b has dtype torch.bool; allowed: real numbers"):
             load_sonnet(self.core(), given)
 
+    @pytest.mark.parametrize(
+        "make", [torch.Tensor.to_sparse, lambda t: t.to("meta"), lambda t: torch.nested.as_nested_tensor([t])]
+    )
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+    def test_a_tensor_without_all_its_numbers_and_changes_nothing(self, make):
+        core, given = self.core(), self.variables()
+        before = copy.deepcopy(core.state_dict())
+        given["mlp/linear_1/b"] = make(given["mlp/linear_1/b"])
+        with pytest.raises(ValueError, match="mlp/linear_1/b is sparse, nested or on the meta"):
+            load_sonnet(core, given)
+        assert all(torch.equal(before[k], v) for k, v in core.state_dict().items())
+
+    @pytest.mark.parametrize(
+        "compute", [nn.utils.parametrizations.weight_norm, lambda m: nn.utils.prune.identity(m, "weight")]
+    )
+    def test_weights_that_are_computed_and_would_keep_nothing(self, compute):
+        core = self.core()
+        compute(core.blocks[0].qkv)
+        with pytest.raises(ValueError, match=r"core.s weights=.computed from others. .*: parameters"):
+            load_sonnet(core, self.variables())
+
+    def test_a_scope_that_is_no_name(self):
+        with pytest.raises(ValueError, match="scope=3 is not allowed; allowed: a name or None"):
+            load_sonnet(self.core(), self.variables(), scope=3)
+
     @pytest.mark.parametrize("given", [None, [], "linear/w", {1: np.ones(3)}])
     def test_what_is_no_mapping_from_names(self, given):
         with pytest.raises(ValueError, match=r"variables=.*; allowed: a mapping from names to arrays"):
