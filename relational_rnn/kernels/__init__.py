@@ -33,6 +33,12 @@ def no_autocast(kind: str) -> torch.autocast:
     return torch.autocast("cpu" if kind == "meta" else kind, enabled=False)
 
 
+def on_gpu_of(x: Tensor) -> torch.cuda.device:
+    """Triton launches on the current GPU, wherever the tensors are. (Backwards, autograd makes theirs the
+    current one.) torch.compile can trace this; `torch.cuda.device_of` it cannot."""
+    return torch.cuda.device(x.device if x.is_cuda else -1)
+
+
 def transformed() -> bool:
     """Whether a torch.func transform such as vmap or forward-mode differentiation is active: hand-written
     backward passes know none, and without gradients an operator drops tangents without a word."""

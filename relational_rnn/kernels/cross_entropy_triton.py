@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relational_rnn.kernels import on_gpu_of
+
 MULTIPLE = 64  # of columns, so that matrix products of 16-bit logits are aligned
 
 
@@ -52,7 +54,8 @@ def cross_entropy_(logits: Tensor, targets: Tensor, words: int, ignored: int, gr
     losses = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     block = min(8192, triton.next_power_of_2(logits.shape[1]))
     if len(logits):
-        _cross_entropy_kernel[(len(logits),)](
-            logits, targets, losses, words, logits.shape[1], ignored, gradient, block, num_warps=8
-        )
+        with on_gpu_of(logits):
+            _cross_entropy_kernel[(len(logits),)](
+                logits, targets, losses, words, logits.shape[1], ignored, gradient, block, num_warps=8
+            )
     return losses

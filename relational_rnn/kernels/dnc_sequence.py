@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relational_rnn.kernels import dnc, refuse_batched
+from relational_rnn.kernels import dnc, on_gpu_of, refuse_batched
 
 BLOCK = 1024  # hidden states of a program
 NO_LIMIT = 3e38  # of cells
@@ -80,8 +80,8 @@ def scan(
     """
     parts = [*state, *(part for pair in cells for part in pair)]
     weights = [*(part for layer in layers for part in layer), *interface]
-    found = Sequence.apply(x, resets, limit, len(layers), *parts, *weights)
-    features, *parts = found
+    with on_gpu_of(x):
+        features, *parts = Sequence.apply(x, resets, limit, len(layers), *parts, *weights)
     state, pairs = parts[: len(state)], parts[len(state) :]
     return features, state, [tuple(pairs[2 * d : 2 * d + 2]) for d in range(len(layers))]
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relational_rnn.kernels import refuse_batched, transformed, why_not_triton
+from relational_rnn.kernels import on_gpu_of, refuse_batched, transformed, why_not_triton
 
 BLOCK = 1024  # hidden states of a program
 
@@ -69,7 +69,8 @@ def scan(
 
     -> (hidden states [T, R, O] in `hidden`'s dtype, the last of them, the last cells [R, O] in `cell`'s)
     """
-    output, last = Recurrence.apply(from_input, hidden, cell, weight, resets, layout)
+    with on_gpu_of(from_input):
+        output, last = Recurrence.apply(from_input, hidden, cell, weight, resets, layout)
     return output, output[-1].clone(), last  # else what is written to one changes the other
 
 

@@ -16,6 +16,7 @@ from relational_rnn.kernels import (
     LOW_PRECISION,
     batched,
     no_autocast,
+    on_gpu_of,
     recurrence,
     reference,
     rows_torch,
@@ -133,7 +134,7 @@ def _scan(
     """-> [memories, starts, *activations if keep]; see recurrence.forward."""
     spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
     p = Parameters.of(matrices, vectors, ready, packed)
-    with torch.autocast(memory.device.type, enabled=False):
+    with on_gpu_of(memory), torch.autocast(memory.device.type, enabled=False):
         memories, starts, held = recurrence.forward(memory, qkv_in, gates_in, resets, p, spec, rows, keep)
     return [memories, starts, *([] if held is None else held.flat())]
 
