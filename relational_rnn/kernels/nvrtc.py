@@ -15,8 +15,6 @@ from typing import Protocol
 
 import torch
 
-from relational_rnn.cores.base import require
-
 SOURCES = Path(__file__).parent / "cuda"
 
 
@@ -79,7 +77,10 @@ def clusters_at_once(programs: int, shared_bytes: int, device: torch.device) -> 
 def _allowed_clusters() -> int:
     """RELATIONAL_RNN_CLUSTERS: for several processes that share a GPU at the same time, each one's part."""
     given = os.environ.get("RELATIONAL_RNN_CLUSTERS", "999")
-    require(given.isdecimal(), "RELATIONAL_RNN_CLUSTERS", given, "a whole number, 0 or more")
+    if not given.isdecimal():
+        raise ValueError(
+            f"RELATIONAL_RNN_CLUSTERS={given!r} is not allowed; allowed: a whole number, 0 or more"
+        )
     return int(given)
 
 
