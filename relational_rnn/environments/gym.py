@@ -139,20 +139,24 @@ class GameVectorEnv(VectorEnv):
         return {"final_obs": final, "_final_obs": done, "final_info": info, "_final_info": done}
 
 
-def mini_pacman(render_mode: str | None = None, **options) -> GameEnv:
-    return GameEnv(MiniPacman(**options), render_mode)
+class MiniPacmanEnv(GameEnv):
+    def __init__(self, render_mode: str | None = None, **options):
+        super().__init__(MiniPacman(**options), render_mode)
 
 
-def box_world(render_mode: str | None = None, **options) -> GameEnv:
-    return GameEnv(BoxWorld(**options), render_mode)
+class BoxWorldEnv(GameEnv):
+    def __init__(self, render_mode: str | None = None, **options):
+        super().__init__(BoxWorld(**options), render_mode)
 
 
-def mini_pacman_vector(num_envs: int, render_mode: str | None = None, **options) -> GameVectorEnv:
-    return GameVectorEnv(MiniPacman(**options), num_envs, render_mode)
+class MiniPacmanVectorEnv(GameVectorEnv):
+    def __init__(self, num_envs: int, render_mode: str | None = None, **options):
+        super().__init__(MiniPacman(**options), num_envs, render_mode)
 
 
-def box_world_vector(num_envs: int, render_mode: str | None = None, **options) -> GameVectorEnv:
-    return GameVectorEnv(BoxWorld(**options), num_envs, render_mode)
+class BoxWorldVectorEnv(GameVectorEnv):
+    def __init__(self, num_envs: int, render_mode: str | None = None, **options):
+        super().__init__(BoxWorld(**options), num_envs, render_mode)
 
 
 def _observation_space(game: MiniPacman | BoxWorld) -> spaces.Box:
@@ -176,9 +180,10 @@ def _check_render_mode(render_mode: str | None) -> None:
         raise ValueError(f"render_mode is {render_mode!r}; allowed: None, {', '.join(RENDER_MODES)}")
 
 
+# Classes, not functions: gymnasium.make reads their metadata, and itself adds what rgb_array allows.
 for _id, _single, _vector in (
-    ("relational_rnn/MiniPacman-v0", mini_pacman, mini_pacman_vector),
-    ("relational_rnn/BoxWorld-v0", box_world, box_world_vector),
+    ("relational_rnn/MiniPacman-v0", MiniPacmanEnv, MiniPacmanVectorEnv),
+    ("relational_rnn/BoxWorld-v0", BoxWorldEnv, BoxWorldVectorEnv),
 ):
     if _id not in gymnasium.registry:
         gymnasium.register(

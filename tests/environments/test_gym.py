@@ -130,6 +130,16 @@ def test_pictures(name):
     assert [p.shape for p in pictures.render()] == [picture.shape] * 2
 
 
+@pytest.mark.parametrize("name", IDS)
+def test_gymnasium_collects_pictures(name):
+    """And would open a window for "human": it adds both where it knows that a game can be drawn."""
+    env = gymnasium.make(name, render_mode="rgb_array_list")
+    env.reset(seed=0)
+    for _ in range(2):
+        env.step(1)
+    assert [picture.dtype for picture in env.render()] == [np.uint8] * 3
+
+
 def test_errors_name_the_value():
     with pytest.raises(ValueError, match="render_mode is 'human'; allowed: None, rgb_array"):
         games.GameEnv(BoxWorld(), "human")
