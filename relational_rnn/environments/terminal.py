@@ -130,6 +130,7 @@ def _keyboard() -> Iterator[Iterator[str]]:
         return
     import os
     import select
+    import signal
     import termios
     import tty
 
@@ -152,10 +153,13 @@ def _keyboard() -> Iterator[Iterator[str]]:
             character = read()
         return ESCAPES.get(character, "")
 
+    # A shell whose job is stopped with Ctrl-Z takes the terminal back, and returns it as the shell has it.
+    continued = signal.signal(signal.SIGCONT, lambda *_: tty.setcbreak(terminal))
     try:
         tty.setcbreak(terminal)
         yield _names(read, arrow, ("\x1b",))
     finally:
+        signal.signal(signal.SIGCONT, continued)
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import signal
 import sys
 
 import numpy as np
@@ -93,6 +94,26 @@ def test_keys_of_several_characters_are_read_to_their_end(monkeypatch):
             os.write(main, b"\x1b[1;5A\x1b[1;2D\x1b\x1b[B\x1bOC\x1b[3~\x1b[15~\x1b[1;5P\x1baw\x1bq qqq")
             names = list(iter(keys.__next__, "quit"))
         assert names == ["up", "left", "down", "right", "up", "stay"]
+    os.close(main)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_keys_are_read_one_by_one_after_a_stop(monkeypatch):
+    """Ctrl-Z and fg: between them the shell sets the terminal as it likes it, to whole lines."""
+    import pty
+    import termios
+
+    main, side = pty.openpty()
+    with os.fdopen(side) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        handler, lines = signal.getsignal(signal.SIGCONT), termios.tcgetattr(side)
+        with _keyboard():
+            playing = termios.tcgetattr(side)
+            termios.tcsetattr(side, termios.TCSANOW, lines)
+            os.kill(os.getpid(), signal.SIGCONT)
+            assert termios.tcgetattr(side) == playing != lines
+        assert termios.tcgetattr(side) == lines
+        assert signal.getsignal(signal.SIGCONT) == handler
     os.close(main)
 
 
