@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -228,10 +229,13 @@ def record(
 def _write_gif(path: Path, frames: list[np.ndarray], frames_per_second: int) -> None:
     from PIL import Image
 
-    # One palette for the whole film, of frames from all over it, keeps it small and free of flicker.
-    images = [Image.fromarray(frame) for frame in frames]
-    sampled = frames[:: max(1, len(frames) // 8)]
-    palette = Image.fromarray(np.concatenate(sampled)).quantize(255, dither=Image.Dither.NONE)
+    # One palette for the whole film keeps it small and free of flicker: the colours that fill most of some
+    # frame, unmixed, since what fits a lock is told by its colour alone.
+    images, most = [Image.fromarray(frame) for frame in frames], Counter()
+    for image in images:
+        most |= Counter({colour: pixels for pixels, colour in image.getcolors(image.width * image.height)})
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour, _ in most.most_common(256) for part in colour])
     images = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     images[0].save(path, save_all=True, append_images=images[1:], duration=1000 // frames_per_second, loop=0)
 

@@ -13,7 +13,9 @@ from PIL import Image
 from rich.console import Console
 
 from relational_rnn.environments import BoxWorld
-from relational_rnn.environments.terminal import GAMES, _keyboard, play, record
+from relational_rnn.environments.box_world import palette
+from relational_rnn.environments.box_world_levels import KEY
+from relational_rnn.environments.terminal import GAMES, _keyboard, _write_gif, play, record
 from tests.environments.reference_box_world import read, solve
 
 NAMES = ["up", "down", "left", "right"]
@@ -144,6 +146,23 @@ def test_a_film_of_a_random_policy(game, tmp_path):
     film = Image.open(path)
     assert film.n_frames >= 5  # equal frames in a row are joined
     assert film.size[0] == 12 * (14 if game == "box-world" else 19)
+
+
+def test_a_film_keeps_colours_that_are_in_a_few_frames_only(tmp_path):
+    """What fits a lock is told by its colour; neighbouring hues differ by 27 of 255."""
+    hues = (palette()[KEY : KEY + 20] * 255).round().byte().numpy()
+    frames = []
+    for hue in hues:
+        frame = np.full((64, 64, 3), 200, np.uint8)
+        frame[:16, :, 0] = frame[:16, :, 1] = np.arange(64) * 4  # shades, as at the edges of things
+        frame[40:50, 40:50] = hue
+        frames.append(frame)
+    _write_gif(tmp_path / "a.gif", frames, 8)
+    film = Image.open(tmp_path / "a.gif")
+    for number, hue in enumerate(hues):
+        film.seek(number)
+        shown = np.asarray(film.convert("RGB"))[45, 45]
+        assert np.abs(shown.astype(int) - hue).max() <= 8
 
 
 def test_a_policy_is_given_what_an_agent_gets(tmp_path):
