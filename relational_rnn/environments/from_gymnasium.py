@@ -49,7 +49,9 @@ class GymnasiumGames:
         device: torch.device | str = "cpu",
     ):
         self.make, self.channels_last, self.device = make, channels_last, torch.device(device)
-        env = make(1)
+        env = make(1) if callable(make) else make
+        if not isinstance(env, VectorEnv):
+            raise ValueError(f"make gives {env!r}; allowed: a function that gives a VectorEnv (vector_of)")
         space, actions = env.single_observation_space, env.single_action_space
         env.close()
         if not isinstance(space, spaces.Box) or len(space.shape) not in (1, 3):

@@ -133,6 +133,8 @@ def test_bytes_and_channels_last():
             partial(gymnasium.make_vec, "CartPole-v1", vectorization_mode="sync"),
             "AutoresetMode.SAME",
         ),
+        (lambda games: gymnasium.make("CartPole-v1"), "make gives <TimeLimit.*allowed: .* VectorEnv"),
+        ("CartPole-v1", "make gives 'CartPole-v1'; allowed: a function"),
     ],
 )
 def test_games_that_do_not_fit(make, message):
