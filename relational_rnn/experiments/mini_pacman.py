@@ -25,7 +25,6 @@ from relational_rnn.experiments.reinforcement import (
     build_network,
     build_problem,
 )
-from relational_rnn.training.config import Training
 
 NAME = "mini-pacman"
 
@@ -106,21 +105,7 @@ def fast() -> Config:
     steps, 1e-3, one seed each) had 51 points after 1.3 million steps with it and 16 without; with clipping at
     0.1, 73 then and 441 after 15 million (results/LOG.md).
     """
-    training = Training(
-        steps=100_000,
-        batch_size=1024,
-        learning_rate=4e-4,
-        schedule="linear",
-        final_learning_rate=1e-5,
-        warmup_steps=100,
-        clip_norm=0.1,
-        optimizer="muon",
-        muon_ratio=1.0,
-        precision="bf16",
-        log_every=100,
-        eval_every=20_000,
-        checkpoint_every=5_000,
-    )
+    training = replace(box_world.fast().training, steps=100_000, learning_rate=4e-4)
     return Config(training=training, learning=Learning(reward_scale=0.1, updates_per_unroll=8))
 
 
