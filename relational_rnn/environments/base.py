@@ -140,6 +140,11 @@ def check_actions(actions: Tensor, batch_size: int, num_actions: int, device: to
 def check_batch(batch_size: int, generator: torch.Generator, device: torch.device) -> None:
     if whole("batch_size", batch_size) < 1:
         raise ValueError(f"batch_size is {batch_size}; at least one game is needed")
+    check_generator(generator, device)
+
+
+def check_generator(generator: torch.Generator, device: torch.device) -> None:
+    """Reject none at all too: torch would draw from its global one, and a seed would not repeat the games."""
     if not isinstance(generator, torch.Generator):
         raise ValueError(f"generator is {generator!r}; allowed: a torch.Generator, of which chance comes")
     if generator.device.type != device.type:

@@ -21,7 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relational_rnn.environments.base import Step, check_actions, check_batch, look_up, where, whole
+from relational_rnn.environments.base import (
+    Step,
+    check_actions,
+    check_batch,
+    check_generator,
+    look_up,
+    where,
+    whole,
+)
 from relational_rnn.environments.box_world_levels import (
     BACKGROUND,
     BORDER,
@@ -208,6 +216,7 @@ class BoxWorld:
     def restock(self, state: BoxWorldState, generator: torch.Generator, steps: int = 1) -> BoxWorldState:
         """Make the levels due for `steps` steps. On a GPU most of a step's kernels are for making levels,
         however few; for every eighth step `restock(state, generator, 8)` takes an eighth of them."""
+        check_generator(generator, self.device)
         made = math.ceil(self.refill * state.agent.shape[0] * steps) * self._tries
         return self.restock_given(state, self.generator.chance(made, generator))
 

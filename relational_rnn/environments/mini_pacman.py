@@ -21,6 +21,7 @@ from relational_rnn.environments.base import (
     Step,
     check_actions,
     check_batch,
+    check_generator,
     clone,
     look_up,
     pick,
@@ -164,6 +165,7 @@ class MiniPacman:
         """One step of every game; games that end restart in place unless `auto_reset` is false."""
         batch_size = state.pacman.shape[0]
         check_actions(actions, batch_size, self.num_actions, self.device)
+        check_generator(generator, self.device)
         uniform = torch.rand(batch_size, self.uniforms_per_step, generator=generator, device=self.device)
         return self.step_given(state, actions, uniform, auto_reset=auto_reset)
 

@@ -221,6 +221,8 @@ def test_errors_name_the_value():
     ]:
         with pytest.raises(ValueError, match=words):
             env.reset(batch_size, given)
+    with pytest.raises(ValueError, match=r"generator is None; allowed: a torch\.Generator"):
+        env.step(state, torch.tensor([0, 1]), None)
 
 
 def test_moves_are_those_documented():

@@ -367,6 +367,8 @@ def test_errors_name_the_value():
             env.step(state, actions, generator)
     with pytest.raises(ValueError, match="batch_size is 0"):
         env.reset(0, generator)
+    with pytest.raises(ValueError, match=r"generator is None; allowed: a torch\.Generator"):
+        env.step(state, torch.tensor([0, 1]), None)
 
 
 @pytest.mark.parametrize("action", [5, 9, -1])
