@@ -117,18 +117,19 @@ def go_on(trainer, run) -> int:
     from relational_rnn.training.stopping import StopRequest
 
     trainer.run_folder = run
-    with user_errors():
-        check_backends(trainer.problem.model)
-        trainer.resume()
     first = trainer.ranks.rank == 0
-    with contextlib.closing(run), StopRequest() as stop:
-        if trainer.step == trainer.config.steps:
+    with contextlib.closing(run):
+        with user_errors():
+            check_backends(trainer.problem.model)
+            trainer.resume()
+        with StopRequest() as stop:
+            if trainer.step == trainer.config.steps:
+                if first:
+                    print(f"{run.path} is complete: {trainer.step} of {trainer.step} steps")
+                return 0
             if first:
-                print(f"{run.path} is complete: {trainer.step} of {trainer.step} steps")
-            return 0
-        if first:
-            print(f"resuming {run.path} at step {trainer.step}", flush=True)
-        return train(trainer, stop)
+                print(f"resuming {run.path} at step {trainer.step}", flush=True)
+            return train(trainer, stop)
 
 
 def train(trainer, stop, started: bool = False) -> int:

@@ -263,7 +263,10 @@ class Trainer:
 
     def resume(self) -> None:
         """Take up the newest checkpoint of the run folder."""
-        ranks, path = self.ranks, self.run_folder.latest_checkpoint()
+        ranks = self.ranks
+        if ranks.rank == 0:
+            self.run_folder.lock()  # first: another process may be about to write a newer checkpoint
+        path = self.run_folder.latest_checkpoint()
         tensors, meta = load_checkpoint(path)
         if meta.get("ranks", 1) != ranks.count:
             found = f"{meta.get('ranks', 1)} processes, this is one of {ranks.count}"

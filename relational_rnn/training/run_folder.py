@@ -79,7 +79,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """Hold the folder until this process ends, so that no second one trains in it."""
-        if fcntl is None:
+        if fcntl is None or self._lock is not None:
             return
         self._lock = os.open(self.path, os.O_RDONLY)
         try:

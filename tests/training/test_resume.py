@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relational_rnn.experiments.nth_farthest import NthFarthestProblem, smoke
-from relational_rnn.training import checkpoint
+from relational_rnn.training import checkpoint, loop
 from relational_rnn.training.config import to_dict
 from relational_rnn.training.loop import Diverged, Trainer
 from relational_rnn.training.muon import Muon
@@ -64,6 +64,22 @@ def test_the_run_changes_stage(uninterrupted):
     """Otherwise the stops below would not be about a curriculum."""
     for _, records in uninterrupted.values():
         assert {record["stage"] for record in records} == {0, 1}
+
+
+def test_nobody_trains_on_while_a_run_is_being_resumed(tmp_path, monkeypatch):
+    """Else the run could go back behind a checkpoint that another process writes in the meantime."""
+    settings = config()
+    trainer = fresh(settings, tmp_path / "run")
+    trainer.run_folder.close()
+    read = loop.load_checkpoint
+
+    def while_others_try(path):
+        with pytest.raises(RunFolderError, match="in use by another process"):
+            RunFolder.open(tmp_path / "run").lock()
+        return read(path)
+
+    monkeypatch.setattr(loop, "load_checkpoint", while_others_try)
+    resumed(settings, tmp_path / "run").run_folder.close()
 
 
 # 1 and 59: the ends; 17: inside an interval; 20: a checkpoint; 30 and 31: a boundary where stages can change.
