@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from relational_rnn.analysis.results_make import command, differences, portable
 from relational_rnn.cores.base import require
 from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
-from relational_rnn.training.config import from_dict
+from relational_rnn.training.config import from_dict, to_dict
 from relational_rnn.training.device import pick_device
 from relational_rnn.training.weights import free_backends, load_weights, newest_weights
 
@@ -164,6 +165,11 @@ def release(
     if experiment.NAME not in SCORED:
         known = ", ".join(SCORED)
         raise ValueError(f"{run} is of {experiment.NAME!r}, which has no such score; allowed: {known}")
+    preset = about["preset"]
+    require(preset in experiment.PRESETS, "preset", preset, ", ".join(experiment.PRESETS))
+    # As in a result: where the run and what it began with lay is of no use to others.
+    settings = portable(about["config"])
+    changed = differences(portable(to_dict(config)), portable(to_dict(experiment.PRESETS[preset]())))
     rounded = {name: _half(name, tensor) for name, tensor in model.state_dict().items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in rounded.values())
     if size > MAX_BYTES:
@@ -184,7 +190,8 @@ def release(
     about = {
         "name": name,
         **about,
-        "command": _of_anywhere(about["command"]),
+        "config": settings,
+        "command": command(experiment.NAME, preset, changed),
         "samples": samples,
         score.name: after,
         f"{score.name}_32_bits": before,
@@ -193,11 +200,6 @@ def release(
     }
     checkpoint.write_text(card, json.dumps(about, indent=1) + "\n")
     return about
-
-
-def _of_anywhere(command: str | None) -> str | None:
-    """Folders by their names alone: where they lay is of no use to others."""
-    return command and " ".join(Path(w).name if w.startswith("/") else w for w in command.split(" "))
 
 
 def _half(name: str, tensor: Tensor) -> Tensor:

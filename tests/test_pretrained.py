@@ -77,7 +77,9 @@ def test_the_card_says_how_it_was_made_and_what_it_scores(run, released):
         200,
     )
     session = json.loads((run / "environment.json").read_text())[0]
-    assert (about["command"], about["commit"]) == (session["command"], session["commit"])
+    assert about["commit"] == session["commit"]
+    options = "--training.steps 200 --model.backend torch"
+    assert about["command"] == f"rmc train nth-farthest --preset smoke {options}"
     content = (folder / "tiny.safetensors").read_bytes()
     assert about["sha256"] == hashlib.sha256(content).hexdigest()
     assert about["bytes"] == len(content)
@@ -89,10 +91,15 @@ def test_the_card_says_how_it_was_made_and_what_it_scores(run, released):
 
 def test_the_card_does_not_say_where_the_run_lay(run, tmp_path):
     copy = copy_with(run, tmp_path / "copy", lambda tensors: None)
-    session = {"command": "rmc train nth-farthest --training.weights runs/first --run /mnt/big/runs/second"}
+    described = json.loads((copy / "config.json").read_text())
+    described["config"]["training"]["weights"] = "/mnt/my disk/first"
+    (copy / "config.json").write_text(json.dumps(described))
+    session = {"command": "rmc train nth-farthest --training.weights=/mnt/my disk/first"}
     (copy / "environment.json").write_text(json.dumps([session]))
     about = pretrained.release(copy, "copy", samples=4000, folder=tmp_path / "weights", device="cpu")
-    assert about["command"] == "rmc train nth-farthest --training.weights runs/first --run second"
+    assert "/mnt" not in json.dumps(about)
+    assert "--training.weights first" in about["command"]
+    assert pretrained.load_pretrained("copy", folder=tmp_path / "weights").config.training.weights == "first"
 
 
 def test_damaged_weights_are_refused(released, tmp_path):
