@@ -102,6 +102,13 @@ def test_the_card_does_not_say_where_the_run_lay(run, tmp_path):
     assert pretrained.load_pretrained("copy", folder=tmp_path / "weights").config.training.weights == "first"
 
 
+def test_a_loss_of_just_half_a_point_is_allowed(run, tmp_path, monkeypatch):
+    scores = iter([0.57, 0.565])
+    monkeypatch.setattr(pretrained, "_evaluated", lambda *_: next(scores))
+    about = pretrained.release(run, "half", samples=200, folder=tmp_path, device="cpu")
+    assert (about["accuracy_32_bits"], about["accuracy"]) == (0.57, 0.565)
+
+
 def test_damaged_weights_are_refused(released, tmp_path):
     folder, _ = released
     for name in ("tiny.json", "tiny.safetensors"):
