@@ -102,9 +102,14 @@ def write(data: dict, folder: Path) -> int:
     folder = Path(folder)
     if folder.exists() and not is_export(folder):
         raise ValueError(f"{folder} exists and is no earlier export; allowed: a new folder")
-    text = script(data)  # first: what cannot be written leaves no page without data
-    shutil.copytree(PAGE, folder, dirs_exist_ok=True)
-    (folder / DATA).write_text(text, encoding="ascii")
+    text = script(data)  # before anything is made: it may be that it cannot be written
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DATA).write_text(text, encoding="ascii")  # before the page: whatever fails then can be repeated
+    # One by one: shutil.copytree has many errors in one, which does not say what kind it is.
+    for source in sorted(path for path in PAGE.rglob("*") if path.is_file()):
+        target = folder / source.relative_to(PAGE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
     return len(text)
 
 

@@ -1,6 +1,7 @@
 """What is exported: exact enough, complete, small enough, and nothing overwritten."""
 
 import base64
+import errno
 import json
 import shutil
 
@@ -251,6 +252,19 @@ def test_data_that_cannot_be_written_leaves_no_page(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         export.write({"made": float("nan")}, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_full_disk_is_an_error_in_a_line_and_can_be_tried_again(tmp_path, monkeypatch):
+    def full(source, target, **_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", full)
+        with pytest.raises(OSError, match="No space left") as error:
+            export.write({}, tmp_path / "page")
+    assert error.value.errno == errno.ENOSPC  # by which the command line knows it for no fault of its own
+    export.write({}, tmp_path / "page")
+    assert (tmp_path / "page" / "js" / "main.js").is_file()
 
 
 def test_the_page_loads_every_script_it_has():
