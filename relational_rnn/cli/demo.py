@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from rich.text import Text
 
 from relational_rnn.analysis.curves import draw_curves, read_curve
 from relational_rnn.cli import UsageError
+from relational_rnn.cli.play import whole_number
 from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import open_run
 from relational_rnn.training.progress import duration
@@ -49,17 +51,15 @@ def main(arguments: list[str]) -> int:
     rest, folder = take_option(rest, "--run", default=f"runs/demo-{moment}")
     if rest:
         raise UsageError(f"unknown option {rest[0]!r}; allowed: --seed, --seconds, --run")
-    for name, value in (("--seed", seed), ("--seconds", seconds)):
-        if not value.isdigit():
-            raise UsageError(f"{name} {value!r} is not allowed; allowed: a whole number")
+    seed, seconds = whole_number("--seed", seed), whole_number("--seconds", seconds, 1)
     folder = Path(folder)
     if folder.exists():
         raise UsageError(f"run folder {folder} exists already; choose another --run")
     folder.mkdir(parents=True)
-    return demo(folder, seed, int(seconds))
+    return demo(folder, seed, seconds)
 
 
-def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
+def demo(folder: Path, seed: int, seconds: int, preset: str = "demo") -> int:
     console, started = Console(), time.monotonic()
     print(
         "Which of 3 vectors in the plane is the n-th farthest from vector m? They come\n"
@@ -78,6 +78,12 @@ def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
         print(f"interrupted; the runs so far are in {folder}")
         return 128 + stop.signal
     for core, process in processes.items():
+        if process.returncode == -signal.SIGTERM:  # later it would have saved a checkpoint
+            print(
+                f"the {MODELS[core][0]} had not begun after {seconds} s; give it more --seconds",
+                file=sys.stderr,
+            )
+            return 1
         if process.returncode not in (0, 143):
             print(
                 f"the {MODELS[core][0]} process failed:\n{(folder / f'{core}.log').read_text()}",
@@ -90,12 +96,12 @@ def demo(folder: Path, seed: str, seconds: int, preset: str = "demo") -> int:
     return 0
 
 
-def start(core: str, folder: Path, seed: str, preset: str) -> subprocess.Popen:
+def start(core: str, folder: Path, seed: int, preset: str) -> subprocess.Popen:
     command = ["train", "nth-farthest", "--preset", preset, "--core", core, "--run", str(folder / core)]
     threads = str(max(1, (os.cpu_count() or 2) // 2))
     with (folder / f"{core}.log").open("w") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "relational_rnn.cli", *command, "--training.seed", seed],
+            [sys.executable, "-m", "relational_rnn.cli", *command, "--training.seed", str(seed)],
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

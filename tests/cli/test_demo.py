@@ -44,7 +44,7 @@ def test_curves(tmp_path):
 
 
 def test_both_models_to_the_end(tmp_path, capsys):
-    assert demo.demo(tmp_path, "0", 120, preset="smoke") == 0
+    assert demo.demo(tmp_path, 0, 120, preset="smoke") == 0
     said = capsys.readouterr().out
     scores = json.loads((tmp_path / "scores.json").read_text())
     for core, label in (("rmc", "RMC"), ("lstm", "LSTM")):
@@ -69,10 +69,15 @@ def test_time_is_up(tmp_path, monkeypatch, capsys):
         return process
 
     monkeypatch.setattr(demo, "start", start_and_wait)
-    assert demo.demo(tmp_path, "0", 1) == 0
+    assert demo.demo(tmp_path, 0, 1) == 0
     assert "stopped after 1 s" in capsys.readouterr().out
     assert (tmp_path / "curves.png").exists()
     assert not (tmp_path / "rmc" / "weights.safetensors").exists()
+
+
+def test_time_is_up_before_anything_began(tmp_path, capsys):
+    assert demo.demo(tmp_path, 0, 0) == 1
+    assert capsys.readouterr().err == "the RMC had not begun after 0 s; give it more --seconds\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -99,6 +104,8 @@ def test_interrupted(tmp_path, number):
     [
         (["--seed", "x"], "--seed 'x'"),
         (["--seconds", "-5"], "--seconds '-5'"),
+        (["--seconds", "0"], "--seconds '0'"),
+        (["--seconds", "²"], "--seconds '²'"),  # a digit to Python, and no number
         (["--fast"], "'--fast'"),
         (["--run", "."], "exists already"),
     ],
