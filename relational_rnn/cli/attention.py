@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.play import whole_number
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 
 HELP = """\
 usage: rmc attention RUN --output FOLDER [--sequences N] [--samples N]

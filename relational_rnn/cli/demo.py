@@ -21,8 +21,7 @@ from rich.text import Text
 
 from relational_rnn.analysis.curves import draw_curves, read_curve
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.play import whole_number
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 from relational_rnn.experiments import open_run
 from relational_rnn.training.progress import duration
 from relational_rnn.training.stopping import StopRequest

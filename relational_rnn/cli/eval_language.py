@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.generate import whole
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 from relational_rnn.experiments import open_run
 
 HELP = """\
@@ -50,7 +49,7 @@ def main(arguments: list[str]) -> int:
     for split in splits:
         if split not in ("train", "valid", "test"):
             raise UsageError(f"--splits {split!r} is not allowed; allowed: train, valid, test, with commas")
-    lengths = [whole("--unrolls", part, 1) for part in unrolls.split(",")] if unrolls else []
+    lengths = [whole_number("--unrolls", part, 1) for part in unrolls.split(",")] if unrolls else []
     if precision not in ("fp32", "tf32", "bf16"):
         raise UsageError(f"--precision {precision!r} is not allowed; allowed: fp32, tf32, bf16")
     if out is not None and not Path(out).parent.is_dir():

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.play import whole_number
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 
 RESULTS = "results"
 HELP = """\

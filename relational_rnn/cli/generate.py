@@ -6,7 +6,7 @@ import sys
 from itertools import chain
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 from relational_rnn.experiments import open_run
 
 HELP = """\
@@ -23,7 +23,6 @@ cut into words as the training text was. --suggest prints the K likeliest next
 words instead, with probabilities.
 """
 OF_DRAWING = ("--length", "--temperature", "--top-k", "--seed", "--keep-unknown")
-LARGEST = 2**63 - 1  # seed of a torch.Generator, and enough of anything else
 
 
 def main(arguments: list[str]) -> int:
@@ -45,9 +44,9 @@ def main(arguments: list[str]) -> int:
     arguments, device = take_option(arguments, "--device", default="auto")
     if len(arguments) != 1:
         raise UsageError(f"rmc generate takes one run folder and options of --help, got {arguments}")
-    length, seed = whole("--length", length, 0), whole("--seed", seed, 0)
-    top_k = None if top_k is None else whole("--top-k", top_k, 1)
-    suggestions = None if suggestions is None else whole("--suggest", suggestions, 1)
+    length, seed = whole_number("--length", length), whole_number("--seed", seed)
+    top_k = None if top_k is None else whole_number("--top-k", top_k, 1)
+    suggestions = None if suggestions is None else whole_number("--suggest", suggestions, 1)
     temperature = number("--temperature", temperature)
 
     import torch
@@ -98,15 +97,6 @@ def number(option: str, value: str) -> float:
         found = -1.0
     if not 0 <= found < float("inf"):
         raise UsageError(f"{option} {value!r} is not allowed; allowed: a number from 0")
-    return found
-
-
-def whole(option: str, value: str, least: int) -> int:
-    # Python itself refuses thousands of digits.
-    found = int(value) if value.isdecimal() and len(value) <= len(str(LARGEST)) else -1
-    if not least <= found <= LARGEST:
-        allowed = f"a whole number from {least} to {LARGEST}"
-        raise UsageError(f"{option} {value!r} is not allowed; allowed: {allowed}")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 
 HELP = """\
 usage: rmc play GAME [--seed N] [--view full|viewport] [--mode NAME]
@@ -41,11 +41,3 @@ def game_options(game: str, mode: str | None) -> dict[str, str]:
     if game == "box-world":
         raise UsageError(f"--mode {mode!r} is not allowed with box-world; only mini-pacman has modes")
     return {"mode": mode}
-
-
-def whole_number(name: str, value: str, least: int = 0) -> int:
-    digits = value.isascii() and value.isdigit() and len(value) < 20  # Python refuses to read thousands
-    if not digits or not least <= int(value) < 2**63:
-        shown = value if len(value) < 50 else f"{value[:50]}..."
-        raise UsageError(f"{name} {shown!r} is not allowed; allowed: a whole number, {least} to 2^63 - 1")
-    return int(value)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.play import game_options, whole_number
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.play import game_options
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 
 HELP = """\
 usage: rmc record GAME PATH [--run SOURCE [--sampled]] [--seed N] [--episodes N]

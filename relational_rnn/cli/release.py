@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from relational_rnn.cli import UsageError
-from relational_rnn.cli.play import whole_number
-from relational_rnn.cli.train import take_option, user_errors
+from relational_rnn.cli.train import take_option, user_errors, whole_number
 
 HELP = """\
 usage: rmc release RUN NAME [--samples N] [--into FOLDER]

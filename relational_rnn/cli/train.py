@@ -240,6 +240,14 @@ def take_option(arguments: list[str], name: str, default: str | None = None) -> 
     return rest, value
 
 
+def whole_number(name: str, value: str, least: int = 0) -> int:
+    digits = value.isascii() and value.isdigit() and len(value) < 20  # Python refuses to read thousands
+    if not digits or not least <= int(value) < 2**63:
+        shown = value if len(value) < 50 else f"{value[:50]}..."
+        raise UsageError(f"{name} {shown!r} is not allowed; allowed: a whole number, {least} to 2^63 - 1")
+    return int(value)
+
+
 def parse(preset, arguments: list[str], program: str):
     """A preset's settings with overrides. tyro's boxed messages become one line."""
     import tyro
