@@ -63,13 +63,20 @@ def load_pretrained(name: str, *, device: str = "cpu", folder: Path | None = Non
     if not NAMES.fullmatch(name) or name not in available(folder):
         raise ValueError(f"there are no weights named {name!r}; allowed: {', '.join(available(folder))}")
     folder = folder or WEIGHTS
-    about = json.loads((folder / f"{name}.json").read_text())
-    path = folder / f"{name}.safetensors"
+    card, path = folder / f"{name}.json", folder / f"{name}.safetensors"
+    try:
+        about = json.loads(card.read_text())
+        wanted, experiment = about["sha256"], load_experiment(str(about["experiment"]))
+        config = from_dict(experiment.Config, about["config"])
+    except KeyError as error:
+        raise ValueError(f"{card} is damaged: it lacks {error}") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{card} is damaged: {error}") from error
+    if not path.is_file():
+        raise ValueError(f"{path} is missing; allowed: the weights that {card.name} describes")
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != about["sha256"]:
-        raise ValueError(f"{path} is damaged: its SHA-256 is {found}, that of {name} is {about['sha256']}")
-    experiment = load_experiment(about["experiment"])
-    config = from_dict(experiment.Config, about["config"])
+    if found != wanted:
+        raise ValueError(f"{path} is damaged: its SHA-256 is {found}, that of {name} is {wanted}")
     model, (tensors, _) = _empty(experiment, config), checkpoint.load(path)
     checkpoint.load_model(model, tensors, path)
     return Pretrained(model.to(pick_device(device)).eval(), config, about)

@@ -121,6 +121,31 @@ def test_damaged_weights_are_refused(released, tmp_path):
         pretrained.load_pretrained("tiny", folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda card: card[:300], "tiny.json is damaged: "),
+        (lambda card: b"\xff", "tiny.json is damaged: "),
+        (lambda card: b"[1]", "tiny.json is damaged: "),
+        (lambda card: b"{}", "tiny.json is damaged: it lacks 'sha256'"),
+        (
+            lambda card: card.replace(b'"nth-farthest"', b'["lte"]'),
+            "tiny.json is damaged: unknown experiment",
+        ),
+        (
+            lambda card: card.replace(b'"eval_samples": 200', b'"eval_samples": "2"'),
+            "tiny.json is damaged: config",
+        ),
+        (lambda card: card, "tiny.safetensors is missing"),
+    ],
+)
+def test_a_damaged_card_is_named(released, tmp_path, change, reason):
+    card = (released[0] / "tiny.json").read_bytes()
+    (tmp_path / "tiny.json").write_bytes(change(card))
+    with pytest.raises(ValueError, match=reason):
+        pretrained.load_pretrained("tiny", folder=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["huge", "../tiny", "", "/etc/passwd"])
 def test_unknown_names_are_refused(released, name):
     with pytest.raises(ValueError, match=r"no weights named .*; allowed: tiny"):
