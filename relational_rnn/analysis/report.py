@@ -10,6 +10,7 @@ from relational_rnn.analysis.claims import CLAIMS, STATEMENTS, Claim
 from relational_rnn.analysis.report_rows import Outcome
 from relational_rnn.analysis.results import ResultError, check_other, load_all
 from relational_rnn.analysis.results_make import variant
+from relational_rnn.analysis.runs import visible
 
 BEGIN = "<!-- results: written by `rmc results build`, not by hand -->"
 END = "<!-- end of results -->"
@@ -206,4 +207,4 @@ def markdown(lines: list[list[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return visible(text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " "))

@@ -173,5 +173,10 @@ def task_name(config: dict) -> str:
     return Path(config["data"]).name if isinstance(config.get("data"), str) else ""
 
 
+def visible(text: str) -> str:
+    """With escapes in place of control characters, which a name in a file could tell the terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"

@@ -9,7 +9,8 @@ import select
 import signal
 import sys
 
-from relational_rnn.cli import UsageError, visible
+from relational_rnn.analysis.runs import visible
+from relational_rnn.cli import UsageError
 
 USAGE = """\
 usage: rmc COMMAND ...

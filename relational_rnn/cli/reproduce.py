@@ -8,7 +8,8 @@ import shlex
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from relational_rnn.cli import UsageError, visible
+from relational_rnn.analysis.runs import visible
+from relational_rnn.cli import UsageError
 from relational_rnn.cli.tables import print_table
 from relational_rnn.cli.train import from_anywhere, parse, take_option, user_errors
 from relational_rnn.experiments import load_experiment, open_run

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from relational_rnn.cli import UsageError, visible
+from relational_rnn.analysis.runs import visible
+from relational_rnn.cli import UsageError
 from relational_rnn.cli.train import take_option, user_errors
 from relational_rnn.experiments import load_experiment
 

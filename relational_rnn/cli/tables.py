@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relational_rnn.cli import visible
+from relational_rnn.analysis.runs import visible
 
 
 def print_table(title: str, head: list[str], rows: list[list[str]]) -> None:

@@ -191,10 +191,10 @@ def test_only_what_is_between_the_markers_changes(tmp_path):
 
 
 def test_cells_cannot_break_the_table():
-    assert report.markdown([["a", "b"], ["x|y", "<script>\nz"]]).splitlines() == [
+    assert report.markdown([["a", "b"], ["x|y", "<script>\nz\x1b[2J"]]).splitlines() == [
         "| a | b |",
         "|---|---|",
-        "| x\\|y | &lt;script> z |",
+        "| x\\|y | &lt;script> z\\x1b[2J |",
     ]
 
 
