@@ -257,3 +257,19 @@ def test_the_figure_has_a_panel_for_each_number_of_memories(tmp_path):
     assert labels == [["heads 1", "heads 8"], ["heads 1", "heads 8", "heads 16"]]
     assert one.lines[1].get_xdata().tolist() == [8]
     assert (one.get_xlabel(), one.get_ylabel()) == ("training time (hours)", "accuracy (%)")
+
+
+@pytest.mark.parametrize(
+    ("others", "labels"),
+    [({}, {"seed 0", "seed 1"}), ({"model.num-heads": "1"}, {"heads 1 (2 seeds)"})],
+    ids=["alone", "of a point"],
+)
+def test_swept_seeds_are_one_line_of_a_point(tmp_path, others, labels):
+    entries = []
+    for seed in ("0", "1"):
+        run = RunFolder.create(tmp_path / seed, "nth-farthest", "smoke", {"training": {}})
+        run.append({"step": 1, "seconds": 60.0, "eval_accuracy": 0.5})
+        run.close()
+        entries.append({"run": seed, "point": {**others, "training.seed": seed}})
+    (axes,) = accuracy_against_time(analysis.curves(tmp_path, entries), "a sweep").axes
+    assert {line.get_label() for line in axes.lines} == labels
