@@ -75,13 +75,13 @@ class Parameters(NamedTuple):
         biases = (b.to(kind) for b in p.mlp_biases[:-1])
         return p._replace(wide_biases=tuple(F.pad(b, (0, wider)) if wider else b for b in biases))
 
-    def fresh(self, spec: Spec):
-        """How to make buffers of features, and of gates: zeros where they are wider than what they hold."""
-        size, matrix, gate = spec.num_heads * spec.head_size, self.qkv_weight, self.gate_weight
-        gates = {"unit": 2 * size, "memory": 2, None: 0}[spec.gate_style]
-        wide = matrix.shape != (self.qkv_bias.shape[0], size)
-        wide_gates = gate is not None and gate.shape[0] != gates
-        return tuple(matrix.new_zeros if w else matrix.new_empty for w in (wide, wide_gates))
+    def buffer(self, shape: tuple[int, ...], true: int) -> Tensor:
+        """Rows of `true` values, and zeros where they are wider: there they meet the zeros of `padded` in
+        products, so they may be anything but NaN."""
+        made = self.qkv_weight.new_empty(shape)
+        if shape[-1] > true:
+            made[..., true:].zero_()
+        return made
 
     @staticmethod
     def _pad(matrix: Tensor, rows: ModuleType) -> Tensor:
@@ -89,13 +89,26 @@ class Parameters(NamedTuple):
         return F.pad(matrix, (0, into, 0, out)) if out or into else matrix
 
 
+class _Sizes(NamedTuple):
+    """Without what buffers are wider by."""
+
+    size: int  # F
+    features: int  # Q
+    gates: int  # 2G
+
+
+def _true_sizes(p: Parameters, spec: Spec) -> _Sizes:
+    size = spec.num_heads * spec.head_size
+    return _Sizes(size, p.qkv_bias.shape[0], {"unit": 2 * size, "memory": 2, None: 0}[spec.gate_style])
+
+
 class Activations(NamedTuple):
     """What the backward pass needs of C steps; products are kept without their biases."""
 
     rows: Tensor  # [C, R, F] the memory before each step, as multiplied by the qkv weight
-    hidden: Tensor  # [C, R, F] tanh of it, as multiplied by the gate weight; [0] without gates
+    hidden: Tensor  # [C, R, F] tanh of it, as multiplied by the gate weight; none without gates
     qkv: Tensor  # [C, R, Q]
-    gates: Tensor  # [C, R, 2G]; [0] without gates
+    gates: Tensor  # [C, R, 2G]; none without gates
     attended: Tensor  # [C, R, F] after the attention and its norm
     mlp: Tensor  # [L, C, R, F] after the ReLU; the last layer's output without its bias
     extra: list[Tensor]  # what else the row functions keep, [C, R, ...]
@@ -103,28 +116,32 @@ class Activations(NamedTuple):
     @staticmethod
     def make(steps: int, memory: Tensor, p: Parameters, spec: Spec, rows: ModuleType) -> Activations:
         """Empty buffers for so many steps of such a memory; `p` is padded."""
-        count = memory.shape[0] * memory.shape[1]
+        count, true = memory.shape[0] * memory.shape[1], _true_sizes(p, spec)
         features, size = p.qkv_weight.shape
-        # what is beyond the true sizes is multiplied by zeros, so it may be anything but NaN
-        fresh, fresh_gates = p.fresh(spec)
         gates = 0 if p.gate_weight is None else p.gate_weight.shape[0]
+        gated = count if gates else 0
         return Activations(
-            fresh((steps, count, size)),
-            fresh((steps, count, size) if gates else 0),
-            fresh((steps, count, features)),
-            fresh_gates((steps, count, gates) if gates else 0),
-            fresh((steps, count, size)),
-            fresh((len(p.mlp_weights), steps, count, size)),
+            p.buffer((steps, count, size), true.size),
+            p.buffer((steps, gated, size), true.size),
+            p.buffer((steps, count, features), true.features),
+            p.buffer((steps, gated, gates), true.gates),
+            p.buffer((steps, count, size), true.size),
+            p.buffer((len(p.mlp_weights), steps, count, size), true.size),
             rows.extra(steps, tuple(memory.shape), p, spec),
         )
 
     def gradients(self, steps: int, p: Parameters, spec: Spec) -> Activations:
         """Buffers for the gradients of what so many steps computed; what they only read needs none."""
-        (fresh, fresh_gates), unused = p.fresh(spec), self.qkv.new_empty(steps, 0)
-        qkv, attended, mlp = (
-            fresh(m.shape) for m in (self.qkv[:steps], self.attended[:steps], self.mlp[:, :steps])
+        true, unused = _true_sizes(p, spec), self.qkv.new_empty(steps, 0)
+        return Activations(
+            unused,
+            unused,
+            p.buffer(self.qkv[:steps].shape, true.features),
+            p.buffer(self.gates[:steps].shape, true.gates),
+            p.buffer(self.attended[:steps].shape, true.size),
+            p.buffer(self.mlp[:, :steps].shape, true.size),
+            [],
         )
-        return Activations(unused, unused, qkv, fresh_gates(self.gates[:steps].shape), attended, mlp, [])
 
     def flat(self) -> list[Tensor]:
         return [*self[:6], *self.extra]
@@ -240,7 +257,7 @@ def backward(
     true, p = p, p.prepared(qkv_in.dtype).padded(rows)
     gated = p.gate_weight is not None
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
-    inputs.gradient = p.fresh(spec)[0](qkv_in.shape)
+    inputs.gradient = p.buffer(qkv_in.shape, p.qkv_bias.shape[0])
     sums = rows.Sums(p, spec)  # column sums: gradients of norms and biases
     carry = rows.Carry(memory, p, spec)  # gradient of the memory a step begins with, as it travels back
     d_gates_in = torch.empty_like(gates_in) if gated else None

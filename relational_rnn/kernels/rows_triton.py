@@ -40,7 +40,7 @@ from relational_rnn.kernels.rows_torch import EPSILON
 TILE, WIDE_TILE = 1024, 2048  # elements of a tile of rows; of rows of 1024 features and more
 SAMPLE_TILE = 1024  # elements of a tile of samples, where one sample is not more
 UNROLLED = 4096  # elements of a tile up to which loops over slots are unrolled; more compile for minutes
-PROGRAMS = 528  # of a kernel that sums columns: 4 for each of an H200's multiprocessors
+MULTIPROCESSORS, PROGRAMS = 132, 528  # of an H200; at most, of a kernel that sums columns
 
 
 def padded(size: int, dtype: torch.dtype) -> int:
@@ -136,7 +136,7 @@ class Inputs:
 
     def backward(self, p, sums: Sums) -> Tensor:
         tiles, sizes = self._sizes(p)
-        norm_backward_kernel[(_programs(tiles),)](
+        norm_backward_kernel[(_programs(tiles, sizes["QP"]),)](
             self.gradient, self.normed, self.rstd, p.qkv_norm_weight, sums.partial, self.rstd.shape[0], tiles,
             sums.columns, BIAS=False, **sizes,
         )  # fmt: skip
@@ -165,9 +165,11 @@ class Sums:
         return torch.cat([total[: end - self.size], total[end:], last])
 
 
-def _programs(tiles: int) -> int:
-    """How many share the tiles, so that all have equally many, or one more than others."""
-    return triton.cdiv(tiles, triton.cdiv(tiles, PROGRAMS))
+def _programs(tiles: int, width: int) -> int:
+    """How many share tiles of such a width, so that all have equally many, or one more than others. No more
+    than run at once: each ends with adding to sums that are as long as a row, which costs what rows do."""
+    at_once = min(PROGRAMS, MULTIPROCESSORS * max(1, 4096 // width))
+    return triton.cdiv(tiles, triton.cdiv(tiles, at_once))
 
 
 def _tiles(rows: int, size: int) -> tuple[int, dict]:
@@ -224,7 +226,7 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 def relu_backward(delta: Tensor, activated: Tensor, layer: int, sums: Sums) -> Tensor:
     tiles, sizes = _tiles(delta.shape[0], sums.size)
-    relu_backward_kernel[(_programs(tiles),)](
+    relu_backward_kernel[(_programs(tiles, sizes["FP"]),)](
         delta, activated, sums.relu[layer], delta.shape[0], tiles, sums.columns,
         F=sums.size, SF=delta.shape[1], **sizes,
     )  # fmt: skip
@@ -252,7 +254,7 @@ def update(memory: Tensor, now, gates_in: Tensor | None, p, spec, following, out
 
 def update_backward(grad, carry, after, reset, memory, now, gates_in, p, spec, delta, sums: Sums) -> None:
     rows, tiles, sizes = _row_sizes(memory, gates_in, p, spec)
-    update_backward_kernel[(_programs(tiles),)](
+    update_backward_kernel[(_programs(tiles, sizes["FP"]),)](
         grad, carry.direct, carry.through_qkv, carry.through_gates, after, reset, memory, now.attended,
         now.mlp[-1], now.gates, gates_in, p.mlp_biases[-1], p.mlp_norm_weight, p.mlp_norm_bias,
         delta.mlp[-1], delta.gates, sums.update, p.gate_weight, rows, tiles, sums.columns,
@@ -265,7 +267,7 @@ def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delt
     rows, (features, width), power = batch * slots, p.qkv_weight.shape, triton.next_power_of_2
     rstd, read, total = now.extra
     tiles, sizes = _tiles(rows, size)
-    residual_backward_kernel[(_programs(tiles),)](
+    residual_backward_kernel[(_programs(tiles, sizes["FP"]),)](
         memory, read, delta.attended, delta.mlp[-1], carry.direct, p.attention_norm_weight, sums.residual,
         rows, tiles, sums.columns, F=size, SF=width, EPS=EPSILON, **sizes,
     )  # fmt: skip
@@ -280,7 +282,7 @@ def attention_backward(carry, memory, now, inputs: Inputs, t: int, p, spec, delt
         STRIDE=_stride(slots, tile), num_warps=max(1, min(8, tile // 512)), **sizes,
     )  # fmt: skip
     tiles, sizes = _tiles(rows, p.qkv_bias.shape[0])
-    norm_backward_kernel[(_programs(tiles),)](
+    norm_backward_kernel[(_programs(tiles, sizes["FP"]),)](
         delta.qkv, now.qkv, rstd, p.qkv_norm_weight, sums.partial, rows, tiles, sums.columns,
         Q=p.qkv_bias.shape[0], SI=features, BIAS=True, QP=sizes.pop("FP"), **sizes,
     )  # fmt: skip
