@@ -28,7 +28,7 @@ from relational_rnn.kernels.folding import Folded, fold
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Trace, Weights
 
 GATE_STYLES = ("unit", "memory", None)
-BACKENDS = ("auto", "reference", "torch", "triton")
+BACKENDS = ("auto", "reference", "torch", "cpp", "triton")
 
 
 class RelationalMemory(RecurrentCore):
@@ -97,7 +97,7 @@ class RelationalMemory(RecurrentCore):
         require_sizes(**sizes)
         require_numbers(forget_bias=forget_bias, input_bias=input_bias)
         require(gate_style in GATE_STYLES, "gate_style", gate_style, "'unit', 'memory' or None")
-        require(backend in BACKENDS, "backend", backend, "'auto', 'reference', 'torch' or 'triton'")
+        require(backend in BACKENDS, "backend", backend, "'auto', 'reference', 'torch', 'cpp' or 'triton'")
         require(
             not (output_gate and gate_style is None),
             "output_gate",
@@ -161,9 +161,11 @@ class RelationalMemory(RecurrentCore):
         for cannot run where the parameters are."""
         if self.output_gate:
             return None
-        return op.choose(
-            self.backend, self.initial_state(1), 1, self.weights(), self.input_rows or 1, self.recompute
-        )
+        return self._choose(self.backend, self.initial_state(1), 1, self.weights(), folded=True)
+
+    def _choose(self, backend: str, memory: Tensor, steps: int, weights: Weights, folded: bool):
+        rows = self.input_rows or 1
+        return op.choose(backend, memory, steps, weights, rows, self.recompute, folded)
 
     def fold(self) -> Folded | None:
         """The weights multiplied out and cast, to take many steps with: `step(x, state, folded)`.
@@ -173,10 +175,10 @@ class RelationalMemory(RecurrentCore):
         rows = self.kernels()
         return None if rows is None else self._fold(self.weights(), rows).copied(self.mem_slots, self.spec)
 
-    def _fold(self, weights: Weights, rows) -> Folded:
+    def _fold(self, weights: Weights, rows, inputs: int | None = None) -> Folded:
         bias = None if self.gate_from_memory is None else self._gate_bias()
         linears = self.input_projection, self.blocks[0].qkv, self.gate_from_input
-        return fold(*linears, bias, weights, rows)
+        return fold(*linears, bias, weights, rows, inputs)
 
     def scan(self, x: Tensor, state, resets: Tensor | None):
         if self.output_gate:  # a loop over `step`; the gates' second state is not worth a kernel of its own
@@ -241,13 +243,13 @@ class RelationalMemory(RecurrentCore):
         """Time-major x -> (memories [T, B, N, F], trace)."""
         weights, state = self.weights(), state.to(self.input_projection.weight.dtype)
         backend = "reference" if need_weights or bias is not None else self.backend
-        rows = op.choose(backend, state, x.shape[0], weights, self.input_rows or 1, self.recompute)
+        rows = self._choose(backend, state, x.shape[0], weights, folded is not None)
         if rows is None:
             fresh = None if resets is None else self.initial_like(state)
             inputs = self._inputs_step_by_step(x) if self.backend == "reference" else self.project_inputs(x)
             return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights, bias)
         x = x if self.input_rows is None else x.squeeze(-2)
-        folded = folded or self._fold(weights, rows)
+        folded = folded or self._fold(weights, rows, x.shape[0] * x.shape[1])
         return op.scan(x, state, folded, self.spec, resets, self.recompute), None
 
     def _inputs_step_by_step(self, x: Tensor) -> InputRows:

@@ -25,7 +25,7 @@ class RMCSettings:
     """A gate for every unit, one for every slot, or none."""
     attention_mlp_layers: int = 2
     """Layers of the MLP after the attention."""
-    backend: Literal["auto", "reference", "torch", "triton"] = "auto"
+    backend: Literal["auto", "reference", "torch", "cpp", "triton"] = "auto"
     """Implementation of the RMC: the fastest that applies, the specification, or the one named."""
 
 

@@ -53,7 +53,7 @@ class Folded(NamedTuple):
 
     def copied(self, slots: int, spec: Spec) -> Folded:
         """With no tensor that is still a parameter's own, and nothing left to do with them."""
-        p = Parameters.of(self.matrices, self.vectors).prepared(self.qkv[0].dtype)
+        p = Parameters.of(self.matrices, self.vectors).prepared(self.qkv[0].dtype, self.rows)
         matrices, vectors = ([t.clone() for t in group] for group in (p.matrices, p.vectors))
         sequence = self.rows.sequence(slots, len(p.mlp_weights), self.qkv[0], spec)
         copy = Parameters.of(matrices, vectors, ready=True)
@@ -63,11 +63,21 @@ class Folded(NamedTuple):
         return Folded(self.rows, *linears, matrices, vectors, ready=True, packed=packed)
 
 
-def fold(projection, qkv, gate, gate_bias: Tensor | None, weights: Weights, rows: ModuleType) -> Folded:
+def fold(
+    projection,
+    qkv,
+    gate,
+    gate_bias: Tensor | None,
+    weights: Weights,
+    rows: ModuleType,
+    inputs: int | None = None,
+) -> Folded:
     """The input's products are linear in the projected input, which is linear in x: where x is the narrower,
-    multiplying the weights once spares multiplying every projected row."""
+    multiplying the weights once spares multiplying every projected row. `inputs`: how many rows x has, None
+    for any number; on a CPU few are not worth it, while a GPU is spared a launch."""
     kind = compute_dtype(qkv.weight)
-    narrow = projection.in_features <= projection.out_features
+    few = inputs is not None and not qkv.weight.is_cuda and inputs < 2 * projection.in_features
+    narrow = projection.in_features <= projection.out_features and not few
 
     def product(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         if narrow:

@@ -19,36 +19,53 @@ from relational_rnn.kernels import (
     on_gpu_of,
     recurrence,
     reference,
+    rows_cpp,
     rows_torch,
     transformed,
     why_not_triton,
 )
-from relational_rnn.kernels.folding import Folded
+from relational_rnn.kernels.cpp_compiler import why_not as why_not_cpp
+from relational_rnn.kernels.folding import Folded, compute_dtype
 from relational_rnn.kernels.recurrence import Activations, Parameters
 from relational_rnn.kernels.reference import Block, InputRows, Spec, Weights
 
 
 def choose(
-    backend: str, memory: Tensor, steps: int, weights: Weights, input_rows: int, recompute: bool
+    backend: str,
+    memory: Tensor,
+    steps: int,
+    weights: Weights,
+    input_rows: int,
+    recompute: bool,
+    folded: bool = False,
 ) -> ModuleType | None:
     """The row functions to run with, or None for the specification. Raises if what was asked for cannot run.
 
-    "auto" takes the hand-written recurrence on a GPU, and on a CPU only to save memory: there autograd over
-    the specification is as fast (benchmarks/results/cpu_step.json).
+    "auto" takes Triton's on a GPU and C++'s on a CPU, and torch's where those cannot run and they help: on a
+    GPU, or to save memory. On a CPU the specification remains for what torch.compile or export traces, which
+    stays torch's own operations, and for what is too `_little`, unless weights are `folded` ahead.
     """
     if backend == "reference" or memory.numel() == 0 or steps == 0:
         return None
     general = _why_not_recurrence(weights, input_rows)
-    reason = general or (_why_not_triton(memory, weights) if backend != "torch" else None)
-    if backend != "auto" and reason is not None:
-        raise ValueError(f"backend={backend!r} cannot run here: {reason}; backend='auto' takes what can")
+    if backend != "auto":
+        reason = general or _WHY_NOT[backend](memory, weights)
+        if reason is not None:
+            raise ValueError(f"backend={backend!r} cannot run here: {reason}; backend='auto' takes what can")
+        return _rows(backend)
     if general is not None:
         return None
-    if backend == "triton" or (backend == "auto" and memory.is_cuda and reason is None):
-        from relational_rnn.kernels import rows_triton  # late: Triton is not needed on a CPU
+    if memory.is_cuda:
+        return _rows("triton" if _why_not_triton(memory, weights) is None else "torch")
+    plain = torch.compiler.is_compiling() or (not (folded or recompute) and _little(memory, steps))
+    if not plain and _why_not_cpp(memory, weights) is None:
+        return _rows("cpp")
+    return _rows("torch") if recompute else None
 
-        return rows_triton
-    return rows_torch if backend == "torch" or memory.is_cuda or recompute else None
+
+def _little(memory: Tensor, steps: int) -> bool:
+    """One step to be differentiated, or so small memories that an operator costs more than it spares."""
+    return steps * memory.numel() < 4096 or (steps == 1 and torch.is_grad_enabled())
 
 
 def _why_not_recurrence(weights: Weights, input_rows: int) -> str | None:
@@ -72,6 +89,17 @@ def _why_not_triton(memory: Tensor, weights: Weights) -> str | None:
     return None
 
 
+def _why_not_cpp(memory: Tensor, weights: Weights) -> str | None:
+    if memory.device.type != "cpu":
+        return f"the input is on {memory.device}, not on a CPU"
+    if torch.compiler.is_compiling():  # cannot look for a compiler; the operator will say it
+        return None
+    return why_not_cpp(compute_dtype(weights.blocks[0].qkv_weight))
+
+
+_WHY_NOT = {"torch": lambda memory, weights: None, "cpp": _why_not_cpp, "triton": _why_not_triton}
+
+
 def scan(
     x: Tensor, memory: Tensor, folded: Folded, spec: Spec, resets: Tensor | None, recompute: bool
 ) -> Tensor:
@@ -90,7 +118,7 @@ def scan(
         folded.vectors,
         *_numbers(spec),
         keep and not recompute,
-        folded.rows is not rows_torch,
+        folded.rows.__name__.rpartition("_")[2],
         folded.ready,
         list(folded.packed),
     )
@@ -105,12 +133,12 @@ def _spec(heads: int, keys: int, values: int, scale: float, gate_style: str) -> 
     return Spec(heads, keys, values, scale, None if gate_style == "none" else gate_style)
 
 
-def _rows(fused: bool) -> ModuleType:
-    if not fused:
-        return rows_torch
-    from relational_rnn.kernels import rows_triton
+def _rows(how: str) -> ModuleType:
+    if how == "triton":
+        from relational_rnn.kernels import rows_triton  # late: Triton is not needed on a CPU
 
-    return rows_triton
+        return rows_triton
+    return {"torch": rows_torch, "cpp": rows_cpp}[how]
 
 
 @torch.library.custom_op("relational_rnn::scan", mutates_args=())
@@ -127,12 +155,12 @@ def _scan(
     scale: float,
     gate_style: str,
     keep: bool,
-    fused: bool,
+    how: str,
     ready: bool,
     packed: list[Tensor],
 ) -> list[Tensor]:
     """-> [memories, starts, *activations if keep]; see recurrence.forward."""
-    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
+    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(how)
     p = Parameters.of(matrices, vectors, ready, packed)
     with on_gpu_of(memory), torch.autocast(memory.device.type, enabled=False):
         memories, starts, held = recurrence.forward(memory, qkv_in, gates_in, resets, p, spec, rows, keep)
@@ -153,12 +181,12 @@ def _(
     scale,
     gate_style,
     keep,
-    fused,
+    how,
     ready,
     packed,
 ):
     steps = qkv_in.shape[0]
-    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
+    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(how)
     p = Parameters.of(matrices, vectors, ready)
     starts = memory.new_empty(steps if resets is not None else 0, *memory.shape)
     held = recurrence.activations(memory, qkv_in, p, spec, rows).flat() if keep else []
@@ -180,13 +208,13 @@ def _scan_backward(
     values: int,
     scale: float,
     gate_style: str,
-    fused: bool,
+    how: str,
     ready: bool,
     wants_memory: bool,
 ) -> list[Tensor]:
     """-> gradients of [memory (empty unless wanted), qkv_in, vectors (in one tensor), gates_in if any,
     *matrices]."""
-    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(fused)
+    spec, rows = _spec(heads, keys, values, scale, gate_style), _rows(how)
     p = Parameters.of(matrices, vectors, ready)
     memories, starts, *held = results
     held = Activations.unflatten(held) if held else None
@@ -213,7 +241,7 @@ def _(
     values,
     scale,
     style,
-    fused,
+    how,
     ready,
     wants_memory,
 ):
@@ -226,8 +254,8 @@ def _(
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, fused, ready, packed = inputs
-    ctx.numbers, ctx.how = numbers, (fused, ready)
+    memory, qkv_in, gates_in, resets, matrices, vectors, *numbers, _, how, ready, packed = inputs
+    ctx.numbers, ctx.how = numbers, (how, ready)
     ctx.counts = len(matrices), len(vectors), len(packed)
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(memory, qkv_in, gates_in, resets, *matrices, *vectors, *output)

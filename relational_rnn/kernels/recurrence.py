@@ -22,7 +22,7 @@ from torch import Tensor
 
 from relational_rnn.kernels.reference import Spec
 
-STRETCH = 8  # steps whose activations are held at once when the backward pass recomputes them
+STRETCH = 8  # steps of a backward pass at once, where it recomputes their activations or has a cache
 
 
 class Parameters(NamedTuple):
@@ -59,12 +59,15 @@ class Parameters(NamedTuple):
         more = dict(ready=ready, packed=tuple(packed))
         return Parameters(matrices[0], mlp, gate, *vectors[:7], list(vectors[7:]), **more)
 
-    def prepared(self, kind: torch.dtype) -> Parameters:
-        """Matrices in the dtype to multiply in; queries, keys and values without their common mean, which
-        their norm would take off. Their gradients need nothing for that: the norm's sum to zero."""
+    def prepared(self, kind: torch.dtype, rows: ModuleType) -> Parameters:
+        """Matrices in the dtype to multiply in; where the row functions want that, queries, keys and values
+        without their common mean, which their norm would take off. Their gradients need nothing for that: the
+        norm's sum to zero."""
         if self.ready:
             return self
-        weight, bias = self.qkv_weight - self.qkv_weight.mean(0), self.qkv_bias - self.qkv_bias.mean()
+        weight, bias = self.qkv_weight, self.qkv_bias
+        if rows.CENTRED:
+            weight, bias = weight - weight.mean(0), bias - bias.mean()
         matrices = [m.to(kind) for m in (weight, *self.matrices[1:])]
         return Parameters.of(matrices, [bias, *self.vectors[1:]], ready=True)
 
@@ -143,6 +146,11 @@ class Activations(NamedTuple):
             [],
         )
 
+    def between(self, first: int, last: int) -> Activations:
+        """Those of some steps."""
+        parts = [part[first:last] for part in self[:5]]
+        return Activations(*parts, self.mlp[:, first:last], [e[first:last] for e in self.extra])
+
     def flat(self) -> list[Tensor]:
         return [*self[:6], *self.extra]
 
@@ -162,7 +170,7 @@ def activations(memory: Tensor, qkv_in: Tensor, p: Parameters, spec: Spec, rows:
     sequence = rows.sequence(memory.shape[1], len(p.mlp_weights), qkv_in, spec)
     if sequence is not None:
         return sequence.activations(qkv_in.shape[0], memory, qkv_in, p, spec)
-    return Activations.make(qkv_in.shape[0], memory, p.prepared(qkv_in.dtype).padded(rows), spec, rows)
+    return Activations.make(qkv_in.shape[0], memory, p.prepared(qkv_in.dtype, rows).padded(rows), spec, rows)
 
 
 def forward(
@@ -190,7 +198,7 @@ def forward(
         inputs = rows.Inputs(qkv_in, p, held.extra[5:] if keep else None)
         sequence.forward(memory, inputs, gates_in, resets, p, spec, held, memories, starts)
         return memories, starts, held
-    p = p.prepared(qkv_in.dtype).padded(rows)
+    p = p.prepared(qkv_in.dtype, rows).padded(rows)
     held = Activations.make(steps if keep else 1, memory, p, spec, rows)
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
     for t in range(steps):
@@ -254,7 +262,7 @@ def backward(
             grad, memory, memories, starts, qkv_in, gates_in, resets, held, p, spec, rows, sequence
         )
         return found if wants_memory else found._replace(memory=None)
-    true, p = p, p.prepared(qkv_in.dtype).padded(rows)
+    true, p = p, p.prepared(qkv_in.dtype, rows).padded(rows)
     gated = p.gate_weight is not None
     inputs, aside = rows.Inputs(qkv_in, p), rows.Aside()
     inputs.gradient = p.buffer(qkv_in.shape, p.qkv_bias.shape[0])
@@ -262,7 +270,7 @@ def backward(
     carry = rows.Carry(memory, p, spec)  # gradient of the memory a step begins with, as it travels back
     d_gates_in = torch.empty_like(gates_in) if gated else None
     products = None
-    stretch = steps if held is not None else min(STRETCH, steps)
+    stretch = steps if held is not None and memory.is_cuda else min(STRETCH, steps)
     again = None if held is not None else Activations.make(stretch, memory, p, spec, rows)
     deltas = (held or again).gradients(stretch, p, spec)
 
@@ -281,7 +289,7 @@ def backward(
                 now, gate = again.at(t - first), gates_in[t] if gated else None
                 rows.begin(begin(t), None, now)
                 _step(begin(t), inputs, t, gate, p, spec, rows, aside, now, scratch, None)
-        acts = held or again
+        acts = again if held is None else held.between(first, last)
         for t in range(last - 1, first - 1, -1):
             now, delta = acts.at(t - first), deltas.at(t - first)
             reset = resets[t + 1] if resets is not None and t + 1 < steps else None
@@ -289,15 +297,17 @@ def backward(
             aside.join()
             start = begin(t)
             rows.update_backward(grad[t], carry, after, reset, start, now, gate, p, spec, delta, sums)
-            if gated and rows.gate_products(spec):  # not wanted before the step before this one
+            further = t > 0 or wants_memory  # somebody wants the gradient of the memory it began with
+            if gated and further and rows.gate_products(spec):  # not before the step before this one
                 aside.product(delta.gates, p.gate_weight, out=carry.through_gates)
             elif gated:
                 carry.through_gates = delta.gates
             _mlp_backward(now, delta, p, rows, sums)
             rows.attention_backward(carry, start, now, inputs, t, p, spec, delta, sums)
-            torch.mm(delta.qkv, p.qkv_weight, out=carry.through_qkv)
+            if further:
+                torch.mm(delta.qkv, p.qkv_weight, out=carry.through_qkv)
             after = now.hidden
-        if gated and held is None:  # the next stretch takes their place
+        if gated and first > 0:  # the next stretch takes their place
             after, carry.through_gates = after.clone(), carry.through_gates.clone()
         aside.join()
         more = _weight_gradients(acts, deltas, last - first, true)

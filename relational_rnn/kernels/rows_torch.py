@@ -12,6 +12,8 @@ from torch.ops import aten
 
 from relational_rnn.kernels.reference import EPSILON, split_heads
 
+CENTRED = False  # whether weights must be centred: the norm here takes their mean off
+
 
 class Aside:
     """Where a GPU computes beside its main stream."""

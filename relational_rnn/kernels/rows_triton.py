@@ -37,6 +37,7 @@ from relational_rnn.kernels.norms_triton import (
 )
 from relational_rnn.kernels.rows_torch import EPSILON
 
+CENTRED = True
 TILE, WIDE_TILE = 1024, 2048  # elements of a tile of rows; of rows of 1024 features and more
 SAMPLE_TILE = 1024  # elements of a tile of samples, where one sample is not more
 UNROLLED = 4096  # elements of a tile up to which loops over slots are unrolled; more compile for minutes

@@ -14,7 +14,7 @@ from relational_rnn.cores.sonnet import load_sonnet
 
 DATA = Path(__file__).parent.parent / "data"
 CONFIGS = json.loads((DATA / "rmc_configs.json").read_text())
-BACKENDS = ["reference", "auto", "torch"]
+BACKENDS = ["reference", "auto", "torch", "cpp"]
 
 
 def load(name):
@@ -47,7 +47,7 @@ def check_gradients(core, record, prefix="grad/"):
 def test_relational_memory_reproduces_sonnet(name, backend):
     record = load(name)
     config = CONFIGS[name]
-    if backend == "torch" and (config["config"]["num_blocks"] > 1 or config["input_rows"]):
+    if backend in ("torch", "cpp") and (config["config"]["num_blocks"] > 1 or config["input_rows"]):
         pytest.skip("the hand-written recurrence has one block and one input row")
     core = RelationalMemory(7, **config["config"], input_rows=config["input_rows"], backend=backend)
     load_sonnet(core, variables(record))

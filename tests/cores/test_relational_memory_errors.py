@@ -21,7 +21,7 @@ from relational_rnn import RelationalMemory
         (dict(input_size=0), "input_size=0"),
         (dict(input_rows=0), "input_rows=0"),
         (dict(gate_style="bad_gate"), "gate_style='bad_gate'.*'unit', 'memory' or None"),
-        (dict(backend="cuda"), "backend='cuda'.*'auto', 'reference', 'torch' or 'triton'"),
+        (dict(backend="cuda"), "backend='cuda'.*'auto', 'reference', 'torch', 'cpp' or 'triton'"),
         (dict(input_bias=None), "input_bias=None.*a number"),
         (dict(gate_style=None, output_gate=True), "output_gate=True"),
     ],

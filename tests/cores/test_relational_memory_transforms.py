@@ -82,18 +82,17 @@ def test_forward_mode_keeps_its_tangents():
         core(forward_ad.make_dual(x, tangent))
 
 
-def test_operators_pass_torchs_own_checks():
-    from relational_rnn.kernels import rows_torch
-
+@pytest.mark.parametrize("how", ["torch", "cpp"])
+def test_operators_pass_torchs_own_checks(how):
     core = RelationalMemory(3, 2, 4, 2)
     x, memory, weights = torch.randn(3, 2, 3), core.initial_state(2), core.weights()
-    folded = core._fold(weights, rows_torch)
+    folded = core._fold(weights, op._rows(how))
     qkv, gates = (torch.nn.functional.linear(x, *part).detach() for part in (folded.qkv, folded.gates))
     leaves = [[t.detach().requires_grad_() for t in group] for group in (folded.matrices, folded.vectors)]
     arguments = (memory, qkv.requires_grad_(), gates, torch.rand(3, 2) < 0.5, *leaves)
     numbers = op._numbers(core.spec)
     tests = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
-    torch.library.opcheck(op._scan, (*arguments, *numbers, True, False, False, []), test_utils=tests)
+    torch.library.opcheck(op._scan, (*arguments, *numbers, True, how, False, []), test_utils=tests)
 
 
 def test_torch_compile_sees_one_operator():

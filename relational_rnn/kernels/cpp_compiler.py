@@ -1,0 +1,101 @@
+"""C++ of ours (cpp/), compiled by the machine's own compiler when it is first wanted, and kept.
+
+Nothing here is needed: without a compiler, or where it fails, backend "auto" does without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).parent / "cpp"
+OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math")
+DEFINES = {torch.float32: (), torch.bfloat16: ("-DBF16",)}  # by what matrices are multiplied in
+
+
+@functools.cache
+def library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    """For such operands; None where it cannot be had, with a warning if there is a compiler."""
+    compiler = _compiler()
+    if compiler is None or dtype not in DEFINES:
+        return None
+    try:
+        command = [*compiler, *OPTIONS, *_processor(), *_threads(compiler), *DEFINES[dtype]]
+        texts = [path.read_text() for path in sorted(SOURCES.iterdir())]
+        made_of = "\0".join([*command, *texts, _machine()])
+        path = cache_folder() / f"{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.so"
+        if not path.exists():
+            _compile(command, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        warnings.warn(f"the core's C++ could not be compiled, so it runs without: {said}", stacklevel=2)
+        return None
+
+
+def why_not(dtype: torch.dtype) -> str | None:
+    """Why there is none for such operands."""
+    if dtype not in DEFINES:
+        return f"the dtype is {str(dtype).removeprefix('torch.')}; allowed: float32, bfloat16"
+    if _compiler() is None:
+        return "there is no C++ compiler (CXX, c++, g++ or clang++)"
+    return "the C++ compiler failed" if library(dtype) is None else None
+
+
+def cache_folder() -> Path:
+    """A folder of the user's own, since what lies there is run; made if it is missing."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(given) if given else Path.home() / ".cache") / "relational-rnn"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+        raise PermissionError(f"{folder} is another user's, or others may write to it")
+    return folder
+
+
+def _compile(command: list[str], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # several processes may be at it
+        made = Path(folder) / target.name
+        whole = [*command, "-o", str(made), str(SOURCES / "rows.cpp")]
+        subprocess.run(whole, check=True, capture_output=True, text=True, timeout=120)
+        made.replace(target)
+
+
+@functools.cache
+def _compiler() -> tuple[str, ...] | None:
+    given = os.environ.get("CXX")
+    for words in (shlex.split(given),) if given else (("c++",), ("g++",), ("clang++",)):
+        if words and shutil.which(words[0]):
+            return tuple(words)
+    return None
+
+
+def _processor() -> tuple[str, ...]:
+    return ("-march=native",) if platform.machine() in ("x86_64", "AMD64", "i686") else ("-mcpu=native",)
+
+
+def _threads(compiler: tuple[str, ...]) -> tuple[str, ...]:
+    """With torch's own OpenMP where that is GNU's: two in one process would fight for the cores."""
+    said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=30).stdout
+    shared = hasattr(ctypes.CDLL(None), "GOMP_parallel") if os.name == "posix" else False
+    return ("-fopenmp",) if shared and "Free Software Foundation" in said else ("-fopenmp-simd",)
+
+
+def _machine() -> str:
+    """What the compiler's "native" means here: a home folder may be shared by several kinds of machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
