@@ -38,7 +38,7 @@ def _nth_farthest(preset: str) -> list[Cell]:
     seeds = [(f"seed{seed}", ("--training.seed", str(seed))) for seed in range(3)]
     one_memory, one_head = ("--model.mem-slots", "1"), ("--model.num-heads", "1")
     small = preset == "smoke"
-    words = "4" if small else "128"  # features a word; up to 128 the fused kernel takes
+    dnc = ("--core", "dnc", "--dnc.memory-size", "4" if small else "128")  # the most the fused kernel takes
     # Presets of their own, and what stands for them in small.
     dims32, paper = ("smoke", "smoke") if small else ("dims32", "paper")
     more_dims = ("--task.dims", "4", "--curriculum.stages", "2", "1", "3", "2", "3", "4") if small else ()
@@ -46,11 +46,11 @@ def _nth_farthest(preset: str) -> list[Cell]:
     return [
         *(Cell(f"rmc-{name}", preset, seed) for name, seed in seeds),
         *(
-            Cell(f"{core}{name}", preset, ("--core", core, *stages))
-            for core in ("lstm", "dnc")
-            for name, stages in (("", ()), ("-no-stages", ("--curriculum.stages",)))
+            Cell(f"{name}{ending}", preset, (*core, *stages))
+            for name, core in (("lstm", ("--core", "lstm")), ("dnc", dnc))
+            for ending, stages in (("", ()), ("-no-stages", ("--curriculum.stages",)))
         ),
-        Cell("dnc-128", preset, ("--core", "dnc", "--dnc.memory-size", words)),
+        Cell("dnc-512", preset, ("--core", "dnc")),
         Cell("rmc-1-memory", preset, one_memory),
         Cell("rmc-1-head", preset, one_head),
         Cell("rmc-1-memory-1-head", preset, one_memory + one_head),

@@ -42,7 +42,7 @@ def test_the_papers_numbers_are_those_of_its_claims(tmp_path):
     keys = {f"rmc-seed{seed}": "nth-16-rmc" for seed in range(3)}
     keys |= {f"dims32-seed{seed}": "nth-32-rmc" for seed in range(3)}
     keys |= {"paper": "nth-16-rmc", "lstm": "nth-16-lstm", "lstm-no-stages": "nth-16-lstm"}
-    keys |= {name: "nth-16-dnc" for name in ("dnc", "dnc-no-stages", "dnc-128")}
+    keys |= {name: "nth-16-dnc" for name in ("dnc", "dnc-no-stages", "dnc-512")}
     keys |= {"rmc-1-memory": "sweep-1-8-unit", "rmc-1-head": "sweep-8-1-unit"}
     keys |= {"rmc-1-memory-1-head": "sweep-1-1-unit"}
     assert {name: cell["paper"] for name, cell in cells.items()} == {

@@ -45,7 +45,7 @@ def test_nth_farthest():
         assert with_stages.curriculum.stages == FAST_STAGES
         assert without.curriculum.stages == ()
         assert with_stages.training == without.training == fast.training  # as many samples as the RMC
-    assert (found["dnc"].dnc.memory_size, found["dnc-128"].dnc.memory_size) == (512, 128)
+    assert (found["dnc"].dnc.memory_size, found["dnc-512"].dnc.memory_size) == (128, 512)
     corner = ("rmc-1-memory-1-head", "rmc-1-memory", "rmc-1-head", "rmc-seed0")
     models = [found[name].model for name in corner]
     assert [(m.mem_slots, m.num_heads) for m in models] == [(1, 1), (1, 8), (8, 1), (8, 8)]
