@@ -359,17 +359,29 @@ def test_the_kernels_on_the_gpu(name, clusters, groups, monkeypatch):
     monkeypatch.setattr(nvrtc, "launch", _recording(nvrtc.launch, launched))
     first = run(core, "triton", torch.float32, *arguments, autocast=torch.bfloat16)
     again = run(core, "triton", torch.float32, *arguments, autocast=torch.bfloat16)
-    torchs = errors(run(core, "reference", torch.float32, *arguments, autocast=torch.bfloat16), exact)
+    torchs = run(core, "reference", torch.float32, *arguments, autocast=torch.bfloat16)
     torch.use_deterministic_algorithms(False)
     assert sum(name.endswith("_forward") for name in launched) == 2
     size = config["num_heads"] * config["head_size"]
     fits = wide.fits(size, config["head_size"], torch.device("cuda", 0))
     assert ("wide_forward" in launched) == (groups and fits)
-    ours = errors(first, exact)
+    truth = _with_two_biases_in_their_weights(exact)
+    ours, torchs = (errors(_with_two_biases_in_their_weights(each), truth) for each in (first, torchs))
     worse = {k: (error, torchs[k]) for k, error in ours.items() if not error < max(5e-3, 1.5 * torchs[k])}
     assert not worse, worse
     for key in first:
         assert torch.equal(first[key], again[key]), key
+
+
+def _with_two_biases_in_their_weights(found):
+    """The gradient of a memory gate's bias is two sums whose terms may all but cancel: from seed to seed
+    torch has 4e-4 to 0.11 of it. So it counts as a column of its weight's, that of an input of ones."""
+    few = [name for name, gradient in found.items() if "gate" in name and gradient.shape == (2,)]
+    joined = dict(found)
+    for bias in few:
+        weight = bias.replace("bias", "weight")
+        joined[weight] = torch.cat([found[weight], joined.pop(bias)[:, None]], dim=1)
+    return joined
 
 
 def _recording(launch, launched):
