@@ -19,23 +19,31 @@ import torch
 
 from relational_rnn.analysis.ablation import Cut
 from relational_rnn.experiments.nth_farthest import NthFarthestProblem, accuracy, demo
+from relational_rnn.training.config import Training
 from relational_rnn.training.loop import Trainer
 
 BLOCKED = ("nothing", "others", "memory", "input")
 
 
+def problem_with(blocked: str, training: Training, slots: int, units: int) -> NthFarthestProblem:
+    """The demo's, whose core always gets the `attention_bias` that blocks this."""
+    config = demo()
+    model = replace(config.model, mem_slots=slots, total_units=units)
+    problem = NthFarthestProblem(replace(config, training=training, model=model), torch.device("cpu"))
+    if blocked != "nothing":
+        core = problem.model.core
+        bias = Cut(blocked).bias(core)  # [1, 1, 1, heads, slots + 1, slots + 1], -inf where nothing is seen
+        core.register_forward_pre_hook(
+            lambda core, args, options: (args, {**options, "attention_bias": bias}), with_kwargs=True
+        )
+    return problem
+
+
 def main(
     blocked: str = "others", steps: int = 9000, slots: int = 4, units: int = 128, seed: int = 0
 ) -> float:
-    config = demo()
-    training = replace(config.training, steps=steps, seed=seed, eval_every=0)
-    model = replace(config.model, mem_slots=slots, total_units=units)
-    problem = NthFarthestProblem(replace(config, training=training, model=model), torch.device("cpu"))
-    core = problem.model.core
-    if blocked != "nothing":
-        bias = Cut(blocked).bias(core)  # [1, 1, 1, heads, slots + 1, slots + 1], -inf where nothing is seen
-        add = lambda module, args, options: (args, {**options, "attention_bias": bias})  # noqa: E731
-        core.register_forward_pre_hook(add, with_kwargs=True)
+    training = replace(demo().training, steps=steps, seed=seed, eval_every=0)
+    problem = problem_with(blocked, training, slots, units)
 
     def report(record: dict) -> None:
         if record["step"] % 1000 == 0:

@@ -8,6 +8,7 @@ import pytest
 
 from relational_rnn import pretrained
 from relational_rnn.cli.__main__ import main
+from relational_rnn.experiments.nth_farthest import demo
 from tests.markdown import ROOT
 
 
@@ -20,7 +21,13 @@ def load(name):
 
 def test_every_example_is_tested_here():
     names = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert names == {"sequence_classification", "reinforcement_loop", "pretrained", "onnx_export"}
+    assert names == {
+        "sequence_classification",
+        "reinforcement_loop",
+        "pretrained",
+        "blocked_attention",
+        "onnx_export",
+    }
 
 
 def test_sequence_classification_learns(capsys):
@@ -66,6 +73,35 @@ def test_pretrained_by_name_or_what_to_do_without(capsys):
     else:
         with pytest.raises(SystemExit, match="give --weights RUN"):
             load("pretrained").main()
+
+
+@pytest.mark.parametrize(
+    ("blocked", "slots_moved", "sees_input"),
+    [("nothing", 4, True), ("others", 1, True), ("memory", 1, True), ("input", 4, False)],
+)
+def test_blocked_attention_blocks_what_it_names(blocked, slots_moved, sees_input):
+    """Without gates, which see the input anyway: what moves when one slot or the input is another."""
+    import torch
+
+    example = load("blocked_attention")
+    core = example.problem_with(blocked, demo().training, slots=4, units=32).model.core
+    core.spec = core.spec._replace(gate_style=None)
+    x, state = torch.randn(1, 1, core.input_shape[0]), core.initial_state(1)
+    other = state.clone()
+    other[:, 2] += torch.randn_like(other[:, 2])
+    with torch.no_grad():
+        next_state, from_other, of_other_input = (
+            core(*each)[1] for each in ((x, state), (x, other), (x + 1, state))
+        )
+    assert ((next_state - from_other).abs().amax(-1) > 1e-5).sum() == slots_moved
+    assert ((next_state - of_other_input).abs().max() > 1e-5) == sees_input
+
+
+def test_blocked_attention_trains_and_scores(capsys):
+    score = load("blocked_attention").main("memory", steps=30, units=32)
+    assert 0.2 < score < 0.8
+    said = capsys.readouterr().out
+    assert f"attention to memory blocked: {100 * score:.1f} % of 20,000 fresh samples" in said
 
 
 def test_onnx_export_gives_the_same_numbers():
