@@ -23,7 +23,8 @@ def accuracy_against_time(curves: list[tuple[Point, Curve]], title: str) -> Figu
     """A panel for each value of the first thing swept, a colour for each of the second, dashes for the third.
 
     A single thing swept gets colours in one panel; those beyond the third are told apart by the legend alone.
-    Several curves of a point are its seeds: a line for their median, a band for their range.
+    Several curves of a point are its seeds: a line for their median, a band for their range. What was trained
+    in less time keeps its last accuracy, or the median would jump where the fastest seed ends.
     """
     longest = max((curve[-1][0] for _, curve in curves if curve), default=0)
     unit, word = (1, "seconds") if longest <= 120 else (60, "minutes") if longest <= 7200 else (3600, "hours")
@@ -46,6 +47,8 @@ def accuracy_against_time(curves: list[tuple[Point, Curve]], title: str) -> Figu
             label = ", ".join(f"{name} {point[name]}" for name in by_style)
             label += f" ({len(group)} seeds)" if len(group) > 1 else ""
             begun = [curve for curve in group if curve]
+            end = max((curve[-1][0] for curve in begun), default=0)
+            begun = [[*curve, (end, curve[-1][1])] if curve[-1][0] < end else curve for curve in begun]
             x, middle, low, high = band(begun) if begun else (np.empty(0),) * 4
             style = dict(color=colour, linestyle=DASHES[dash % len(DASHES)], label=plain(label), markersize=4)
             # The line of one point is not seen without a dot.

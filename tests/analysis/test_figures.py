@@ -233,6 +233,16 @@ def test_the_seeds_of_a_point_are_a_line_and_a_band():
     assert np.allclose(sorted({y for _, y in band.get_paths()[0].vertices.tolist()}), [10, 30, 90])
 
 
+def test_a_seed_that_was_trained_faster_keeps_its_last_accuracy():
+    curves = [({"heads": "1"}, [(0, 0.1), (end, value)]) for end, value in ((30, 0.9), (60, 0.5), (60, 0.3))]
+    (axes,) = accuracy_against_time(curves, "a sweep").axes
+    line = lines(axes)["heads 1 (3 seeds)"]
+    assert np.allclose(line.get_xdata(), [0, 30, 60])
+    assert np.allclose(line.get_ydata(), [10, 30, 50])
+    (band,) = axes.collections
+    assert max(y for x, y in band.get_paths()[0].vertices.tolist() if x == 60) == pytest.approx(90)
+
+
 # ------------------------------------------------------------------ BoxWorld
 
 
