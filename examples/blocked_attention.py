@@ -2,7 +2,7 @@
 
     python examples/blocked_attention.py --blocked others
 
-Trains the demo's N-th farthest (3 vectors of 2 dimensions, about two minutes on a CPU) with `attention_bias`
+Trains the demo's N-th farthest (3 vectors of 2 dimensions, a minute or two on a CPU) with `attention_bias`
 on the core from the first update on, which keeps slots from seeing what is named, and prints the accuracy on
 fresh samples. Gates read the input in any case.
 
