@@ -88,7 +88,8 @@ def measure(
     """Accuracy for every cut and every step it may begin at, on the same sequences, as JSON-ready values.
 
     accuracy[t]: blocked from step t on; accuracy_by_m_step[t][s]: of the sequences that show m at step s.
-    `progress` is told the share that is done.
+    accuracy_by_answer[l] and accuracy_by_m[l]: blocked from the first step on, of the sequences whose answer,
+    or whose m, has the label l. `progress` is told the share that is done.
     """
     require(samples >= 1, "samples", samples, "1 or more")
     core, device = memory_core(model), next(model.parameters()).device
@@ -96,22 +97,27 @@ def measure(
     biases = [cut.bias(core).to(device) for cut in cuts]
     generator = torch.Generator(device).manual_seed(SEED + seed)
     right = torch.zeros(len(cuts), steps, steps, dtype=torch.float64, device=device)
-    free, count = (torch.zeros(steps, dtype=torch.float64, device=device) for _ in range(2))
+    by_answer, by_m = (torch.zeros(len(cuts), steps, dtype=torch.float64, device=device) for _ in range(2))
+    free, count, answers, ms = (torch.zeros(steps, dtype=torch.float64, device=device) for _ in range(4))
 
     for start in range(0, samples, CHUNK):
         batch = draw(task, min(CHUNK, samples - start), generator)
         outputs, _ = core(batch.x)
 
-        def add(where: Tensor, output: Tensor, batch=batch) -> None:
-            answered = model.head(output).argmax(-1) == batch.answer
-            where.index_add_(0, batch.m_step, answered.double())
+        def answered(output: Tensor, batch=batch) -> Tensor:
+            return (model.head(output).argmax(-1) == batch.answer).double()
 
-        count.index_add_(0, batch.m_step, torch.ones_like(batch.m_step, dtype=torch.float64))
-        add(free, outputs[-1])
+        for where, what in ((count, batch.m_step), (answers, batch.answer), (ms, batch.m)):
+            where += what.bincount(minlength=steps)
+        free.index_add_(0, batch.m_step, answered(outputs[-1]))
         memories = [core.initial_state(batch.x.shape[1]), *outputs.unflatten(-1, (core.mem_slots, -1))]
         for i, bias in enumerate(biases):
             for t in range(steps):
-                add(right[i, t], core(batch.x[t:], memories[t], attention_bias=bias)[0][-1])
+                still = answered(core(batch.x[t:], memories[t], attention_bias=bias)[0][-1])
+                right[i, t].index_add_(0, batch.m_step, still)
+                if t == 0:
+                    by_answer[i].index_add_(0, batch.answer, still)
+                    by_m[i].index_add_(0, batch.m, still)
             progress((start + batch.x.shape[1] * (i + 1) / len(cuts)) / samples)
     accuracy = float(free.sum() / samples)
     return {
@@ -128,6 +134,8 @@ def measure(
                 **vars(cut),
                 "accuracy": [round(float(t.sum()) / samples, 5) for t in right[i]],
                 "accuracy_by_m_step": [_share(t, count) for t in right[i]],
+                "accuracy_by_answer": _share(by_answer[i], answers),
+                "accuracy_by_m": _share(by_m[i], ms),
             }
             for i, cut in enumerate(cuts)
         ],

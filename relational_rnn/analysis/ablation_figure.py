@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from relational_rnn.analysis.ablation import KINDS, select
-from relational_rnn.analysis.attention_figures import new_figure
+from relational_rnn.analysis.attention_figures import new_figure, numbers
 
 COLOURS = "viridis"
 
 
 def draw(found: dict) -> Figure:
-    """Accuracy against the step that blocking begins at: all slots, each slot, each pair, each head, by m."""
+    """Accuracy against the step that blocking begins at: all slots, each slot, each pair, each head, by when
+    m is shown; and of each slot by the labels of the answer and of m."""
     steps, slots, heads = found["task"]["vectors"], found["model"]["slots"], found["model"]["heads"]
-    figure = new_figure(15, 7)
-    grid = figure.add_gridspec(2, 4)
+    figure = new_figure(15, 10)
+    grid = figure.add_gridspec(3, 4)
     lines(figure.add_subplot(grid[0, 0]), found)
     begins = ("blocked from step", [str(t + 1) for t in range(steps)])
     by_slot = [str(slot) for slot in range(slots)]
@@ -36,10 +39,7 @@ def draw(found: dict) -> Figure:
         axes.set_yticks(range(len(down[1])), down[1], fontsize=7)
         axes.set_xlabel(across[0], fontsize=8)
         axes.set_xticks(range(len(across[1])), across[1], fontsize=7)
-        for y, row in enumerate(values):
-            for x, value in enumerate(row):
-                colour = "black" if value > 60 else "white"
-                axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=6, color=colour)
+        numbers(axes, values, white=values <= 60)
         panels.append(axes)
 
     def accuracies(kind: str, **fixed) -> list:
@@ -60,6 +60,12 @@ def draw(found: dict) -> Figure:
         (cut,) = select(found, kind, slot=None, head=None)
         by_m = np.asarray(cut["accuracy_by_m_step"], dtype=float).T  # [m_step, from]
         heat((1, column), by_m, f"{KINDS[kind]}, by when m is shown", shown, begins)
+    labels = [str(label) for label in range(steps)]
+    named = (("input", "a slot to the input"), ("read", "other slots to a slot"))
+    for column, ((kind, name), label) in enumerate(product(named, ("answer", "m"))):
+        values = [cut[f"accuracy_by_{label}"] for cut in select(found, kind, slot=..., head=None)]
+        title = f"{name}, from step 1 on,\nby the label of {'the ' * (label == 'answer')}{label}"
+        heat((2, column), values, title, ("slot", by_slot), (f"label of {label}", labels))
     if image is not None:
         figure.colorbar(image, ax=panels, shrink=0.6, pad=0.01).set_label("accuracy (%)")
     figure.suptitle(

@@ -78,7 +78,9 @@ def analyse(
     """`sequences` of each position of m, and averages over `samples`, as JSON-ready values.
 
     Chosen are the first ones drawn that the model answers rightly and whose answer is not m itself. Averages
-    are by the step at which m is shown and the step looked at: attention[m_step][step][slot][key].
+    are by the step at which m is shown and the step looked at: attention[m_step][step][slot][key]. By label:
+    what each slot attends to the input that shows a vector of this label, attention[label][slot], of vectors
+    that are neither m nor the first, when all slots are still empty.
     """
     require(sequences >= 1, "sequences", sequences, "1 or more")
     require(samples >= 1, "samples", samples, "1 or more")
@@ -87,6 +89,8 @@ def analyse(
     steps, slots = task.vectors, core.mem_slots
     total = torch.zeros(steps, steps, slots, slots + 1, dtype=torch.float64, device=device)
     count = torch.zeros(steps, dtype=torch.float64, device=device)
+    by_label = torch.zeros(steps, slots, dtype=torch.float64, device=device)
+    shown = torch.zeros(steps, dtype=torch.float64, device=device)
     right = 0
     chosen: dict[str, list[dict]] = {position: [] for position in POSITIONS}
     for start in range(0, samples, CHUNK):
@@ -97,6 +101,9 @@ def analyse(
         means = seen.attention.double().mean(2)  # [V, B, N, K] over heads
         total.index_add_(0, batch.m_step, means.transpose(0, 1))
         count.index_add_(0, batch.m_step, torch.ones_like(batch.m_step, dtype=torch.float64))
+        labels, other = batch.labels[1:], (batch.labels != batch.m)[1:]
+        by_label.index_add_(0, labels[other], means[1:, ..., -1][other])
+        shown += labels[other].bincount(minlength=steps)
         for position, found in chosen.items():
             fits = (batch.m_step == step_of(position, steps)) & correct & (batch.answer != batch.m)
             for index in fits.nonzero().flatten().tolist()[: sequences - len(found)]:
@@ -110,6 +117,10 @@ def analyse(
         "seed": seed,
         "sequences": [sequence for position in POSITIONS for sequence in chosen[position]],
         "average": {"samples": count.long().tolist(), "attention": rounded(average)},
+        "by_label": {
+            "samples": shown.long().tolist(),
+            "attention": rounded(by_label / shown.clamp(min=1)[:, None]),
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""Figures of what `analysis.attention.analyse` found: the paper's, one of single heads, one of averages."""
+"""Figures of what `analysis.attention.analyse` found: the paper's, of single heads, of averages, by label."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ COLOURS = "Greys"
 
 
 def draw_all(found: dict, folder: Path) -> list[Path]:
-    """attention, average and one heads-POSITION for each, as PNG and SVG -> the PNGs."""
-    figures = {"attention": sequences_figure(found), "average": average_figure(found)}
+    """attention, average, labels and one heads-POSITION for each, as PNG and SVG -> the PNGs."""
+    figures = {
+        "attention": sequences_figure(found),
+        "average": average_figure(found),
+        "labels": labels_figure(found),
+    }
     for position in POSITIONS:
         first = next((s for s in found["sequences"] if s["position_of_m"] == position), None)
         if first is not None:
@@ -131,6 +135,31 @@ def average_figure(found: dict) -> Figure:
         "Attention by slot and step, averaged over sequences and heads; red: m arrives", fontsize=10
     )
     return figure
+
+
+def labels_figure(found: dict) -> Figure:
+    """Slot (across) by label (down): attention to the input that shows a vector of this label."""
+    attention = 100 * np.asarray(found["by_label"]["attention"])
+    labels, slots = attention.shape
+    figure = new_figure(2.6 + 0.42 * slots, 1.4 + 0.36 * labels)
+    axes = figure.add_subplot()
+    image = axes.imshow(attention, cmap=COLOURS, vmin=0, vmax=max(attention.max(), 1), aspect="auto")
+    numbers(axes, attention, white=attention >= attention.max() / 2)
+    axes.set_xticks(range(slots))
+    axes.set_yticks(range(labels))
+    axes.set_xlabel("slot", fontsize=8)
+    axes.set_ylabel("label of the vector that is shown", fontsize=8)
+    figure.colorbar(image, ax=axes).set_label("attention to the input (%)", fontsize=8)
+    figure.suptitle("Who reads whose vector; m and the first step left out", fontsize=9)
+    return figure
+
+
+def numbers(axes, values: np.ndarray, white: np.ndarray) -> None:
+    """Each value in its cell, white where told so and black elsewhere; none where it is unknown."""
+    for (y, x), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            colour = "white" if white[y, x] else "black"
+            axes.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=6, color=colour)
 
 
 def panel(axes, attention: np.ndarray, *, marked: bool):

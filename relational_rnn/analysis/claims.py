@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from relational_rnn.analysis.runs import plural
+
 NAMES = {
     "rmc": "RMC",
     "lstm": "LSTM",
@@ -126,12 +128,13 @@ def _nth_farthest() -> Iterator[Claim]:
 def _sweep() -> Iterator[Claim]:
     for gate in ("unit", "memory"):
         for slots in (1, 8, 16):
+            memories = "memory" if slots == 1 else "memories"
             for heads in (1, 8, 16):
                 options = f"--model.mem-slots {slots} --model.num-heads {heads} --model.gate-style {gate}"
                 yield Claim(
                     f"sweep-{slots}-{heads}-{gate}",
                     section=SWEEP,
-                    what=f"{slots} memories, {heads} heads, {gate} gates",
+                    what=f"{slots} {memories}, {plural(heads, 'head')}, {gate} gates",
                     experiment="nth-farthest",
                     core="rmc",
                     metric="eval_accuracy",

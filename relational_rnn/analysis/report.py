@@ -33,6 +33,7 @@ HEAD = (
 # README: a row, the RMC's claim and the one beside it.
 HEADLINES = (
     ("N-th farthest, 8 vectors x 16 dimensions (5.1)", "nth-16-rmc", "nth-16-lstm"),
+    ("the same, beside it the DNC", None, "nth-16-dnc"),
     ("N-th farthest, 8 x 32", "nth-32-rmc", None),
     ("Programs: addition (table 1)", "lte-addition-rmc", "lte-addition-lstm"),
     ("Programs: control", "lte-control-rmc", "lte-control-lstm"),

@@ -19,7 +19,9 @@ attention.json   the attention of every slot and head at every step, for
                  the middle, and averages over --samples (2000)
 attention.png    these sequences, in the manner of the paper's figure
 heads-*.png      every head by itself, one sequence each
-average.png      the averages; all figures as .svg too
+average.png      the averages
+labels.png       which slot reads the vectors of which label; all figures as
+                 .svg too
 """
 
 

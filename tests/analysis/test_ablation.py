@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,9 +59,9 @@ def test_measured_is_what_blocking_from_a_step_on_does(monkeypatch):
     found = ablation.measure(model, task, samples=250)
     generator = torch.Generator().manual_seed(attention.SEED)
     batches = [attention.draw(task, count, generator) for count in (100, 100, 50)]
-    x, answer, m_step = (
-        torch.cat([getattr(batch, name) for batch in batches], dim=axis)
-        for name, axis in (("x", 1), ("answer", 0), ("m_step", 0))
+    x = torch.cat([batch.x for batch in batches], dim=1)
+    answer, m, m_step = (
+        torch.cat([getattr(batch, name) for batch in batches]) for name in ("answer", "m", "m_step")
     )
     right = model(x).argmax(-1) == answer
     assert found["accuracy"] == pytest.approx(right.float().mean().item())
@@ -77,6 +78,10 @@ def test_measured_is_what_blocking_from_a_step_on_does(monkeypatch):
             for s in range(3):
                 here = blocked_right[m_step == s].float().mean().item()
                 assert cut["accuracy_by_m_step"][t][s] == pytest.approx(here, abs=1e-4)
+            if t == 0:
+                for key, labels in (("accuracy_by_answer", answer), ("accuracy_by_m", m)):
+                    expected = [blocked_right[labels == label].float().mean().item() for label in range(3)]
+                    assert cut[key] == pytest.approx(expected, abs=1e-4)
             changed += cut["accuracy"][t] != found["accuracy"]
     assert changed > 10  # an untrained model, but not an indifferent one
 
@@ -104,6 +109,10 @@ def test_figure_and_table(model):
     shown = [axes for axes in figure.axes if axes.images]
     assert len(shown) >= 2
     (cut,) = ablation.select(found, "input", slot=None, head=None)
+    if found["model"]["slots"] > 1:
+        by_m = next(axes for axes in shown if axes.get_title().endswith("by the label of m"))
+        values = [cut["accuracy_by_m"] for cut in ablation.select(found, "input", slot=..., head=None)]
+        np.testing.assert_allclose(by_m.images[0].get_array(), 100 * np.asarray(values))
     line = figure.axes[0].lines[0]
     assert list(line.get_ydata()) == [100 * value for value in cut["accuracy"]]
 

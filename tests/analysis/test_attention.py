@@ -89,6 +89,17 @@ def test_averages_are_means_over_sequences_and_heads():
         assert chosen.shape[1] == found["average"]["samples"][m_step]
         expected = chosen.mean(dim=(1, 2))
         np.testing.assert_allclose(found["average"]["attention"][m_step], expected, atol=1e-4)
+    for label in range(3):
+        expected = [
+            seen.attention[t, b, :, :, 2].mean(0)  # over heads, to the input, which is the last key
+            for t in (1, 2)
+            for b in range(200)
+            if batch.labels[t, b] == label != batch.m[b]
+        ]
+        assert found["by_label"]["samples"][label] == len(expected)
+        np.testing.assert_allclose(
+            found["by_label"]["attention"][label], torch.stack(expected).mean(0), atol=1e-4
+        )
     right = (model(batch.x).argmax(-1) == batch.answer).float().mean().item()
     assert found["accuracy"] == pytest.approx(right)
 
@@ -133,7 +144,7 @@ def test_the_command(run, tmp_path, capsys):
     assert main(arguments) == 0
     assert "300 sequences answered rightly" in capsys.readouterr().out
     names = {path.name for path in folder.iterdir()}
-    stems = ("attention", "average", "heads-first", "heads-middle", "heads-last")
+    stems = ("attention", "average", "labels", "heads-first", "heads-middle", "heads-last")
     assert names == {"attention.json"} | {stem + end for stem in stems for end in (".png", ".svg")}
     assert json.loads((folder / "attention.json").read_text())["step"] == 20
     assert main(arguments) == 2

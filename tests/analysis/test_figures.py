@@ -137,7 +137,7 @@ def test_runs_are_told_apart_by_what_differs(tmp_path):
 
 def test_a_setting_younger_than_a_run_is_no_difference_until_it_is_used(tmp_path):
     for name in "ab":
-        write_run(tmp_path / name, accuracies(0.5), training={"learning_rate": 1e-3})
+        write_run(tmp_path / name, accuracies(0.5), training={"learning_rate": 1e-3, "optimizer": "adam"})
     path = tmp_path / "a" / "config.json"
     described = json.loads(path.read_text())
     assert described["config"]["training"].pop("optimizer") == "adam"  # as before there was another

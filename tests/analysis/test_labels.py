@@ -13,8 +13,8 @@ from tests.analysis.folders import accuracies, write_run
 # Three kinds of runs that differ in more settings than a label says.
 MANY_SETTINGS = (
     {},
-    dict(learning_rate=1e-3, batch_size=7, steps=11, optimizer="muon", precision="bf16"),
-    dict(learning_rate=1e-2, batch_size=8, steps=12, optimizer="muon", precision="tf32"),
+    dict(learning_rate=1e-3, batch_size=7, steps=11, optimizer="rmsprop", precision="fp32"),
+    dict(learning_rate=1e-2, batch_size=8, steps=12, optimizer="rmsprop", precision="tf32"),
 )
 
 

@@ -121,7 +121,7 @@ def test_another_way_of_training_is_another_row(tmp_path):
     (cell,) = report_rows.outcomes(BY_KEY["sweep-1-8-unit"], found)
     assert cell.values("eval_accuracy") == [0.6]
     assert report_rows.unclaimed(found) == []
-    assert "1 memories, 8 heads, unit gates | RMC | a curve, no number | 60.0 %" in report.reproduction(
+    assert "1 memory, 8 heads, unit gates | RMC | a curve, no number | 60.0 %" in report.reproduction(
         tmp_path, found
     )
 

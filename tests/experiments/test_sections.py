@@ -39,8 +39,8 @@ def test_nth_farthest():
     assert [found[f"dims32-seed{seed}"].training.seed for seed in range(3)] == [0, 1, 2]
     assert found["dims32-seed0"] == dims32
     assert found["paper"] == paper
-    for core in ("lstm", "dnc"):
-        with_stages, without = found[core], found[f"{core}-no-stages"]
+    for core, name in (("rmc", "rmc-seed0"), ("lstm", "lstm"), ("dnc", "dnc")):
+        with_stages, without = found[name], found[f"{core}-no-stages"]
         assert with_stages.core == without.core == core
         assert with_stages.curriculum.stages == FAST_STAGES
         assert without.curriculum.stages == ()
