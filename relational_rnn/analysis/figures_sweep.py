@@ -9,9 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from relational_rnn.analysis.figures import COLOURS, DASHES, OTHERS, band, new_figure, plain, styled
+from relational_rnn.analysis.labels import learned_from
 from relational_rnn.analysis.runs import Run
 from relational_rnn.analysis.sweep import METRIC
 
+SWEPT = ("mem_slots", "num_heads", "gate_style")
 LINE_COLOURS = (*COLOURS.values(), *OTHERS)
 
 Point = dict[str, str]  # what is swept -> value, in the same order for all points
@@ -82,23 +84,29 @@ def sweep(runs: list[Run]) -> Figure | None:
 
 
 def alike(runs: list[Run]) -> list[Run]:
-    """RMC runs of N-th farthest of one task, preset and number of units: those most of them have."""
+    """RMC runs of N-th farthest that differ in nothing but what is swept and the seed: the most there are."""
     fitting = [
         run
         for run in runs
         if run.experiment == "nth-farthest" and run.core == "rmc" and run.at_seconds(METRIC) and _swept(run)
     ]
-    kinds = [(run.task, run.preset, run.config["model"]["total_units"]) for run in fitting]
+    kinds = [(run.task, run.preset, _others(run)) for run in fitting]
     common = max(kinds, key=kinds.count, default=None)
     return [run for run, kind in zip(fitting, kinds, strict=True) if kind == common]
+
+
+def _others(run: Run) -> dict:
+    """Its settings but for what is swept."""
+    swept = {f"model.{name}" for name in SWEPT}
+    return {key: value for key, value in learned_from(run).items() if key not in swept}
 
 
 def _swept(run: Run) -> bool:
     """Whether its settings say what is swept: a folder of another version may not."""
     model = run.config.get("model")
-    return isinstance(model, dict) and {"total_units", "mem_slots", "num_heads", "gate_style"} <= model.keys()
+    return isinstance(model, dict) and {"total_units", *SWEPT} <= model.keys()
 
 
 def _settings(run: Run) -> tuple[int, int, str]:
-    model = run.config["model"]
-    return model["mem_slots"], model["num_heads"], str(model["gate_style"])
+    slots, heads, gate = (run.config["model"][name] for name in SWEPT)
+    return slots, heads, str(gate)

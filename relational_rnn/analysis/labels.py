@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Container
+from typing import Any
 
 from relational_rnn.analysis.claims import NAMES
 from relational_rnn.analysis.results_make import CORE_NAMES, NOT_LEARNED_FROM, completed, flat
@@ -21,15 +22,17 @@ def labels(runs: list[Run]) -> dict[str, list[Run]]:
     groups: dict[tuple, list[Run]] = {}
     for run in runs:
         preset = run.preset if len(presets[run.core]) > 1 else ""
-        groups.setdefault((run.core, preset, tuple(_learned_from(run).items())), []).append(run)
+        settings = tuple((key, str(value)) for key, value in learned_from(run).items())
+        groups.setdefault((run.core, preset, settings), []).append(run)
     named: dict[str, list[Run]] = {}
     for (core, preset, settings), group in groups.items():
         others = [dict(other) for *kind, other in groups if kind == [core, preset]]
         name = [NAMES.get(core, core)]
         if preset:
             name.append(preset)  # which says more than all the settings it stands for
+        values = learned_from(group[0])
         apart = [
-            f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
+            _said(key, values[key])
             for key, value in settings
             if any(other.get(key) != value for other in others)
         ]
@@ -39,11 +42,19 @@ def labels(runs: list[Run]) -> dict[str, list[Run]]:
     return named
 
 
-def _learned_from(run: Run) -> dict[str, str]:
+def _said(key: str, value) -> str:
+    """`learning rate 0.001`, `16 stages`, `no stages`."""
+    name = key.rpartition(".")[2].replace("_", " ")
+    if isinstance(value, list):
+        return f"{len(value) or 'no'} {name}"
+    return f"{name} {value}"
+
+
+def learned_from(run: Run) -> dict[str, Any]:
     """The settings that change what is learned, but for those of cores that did not run."""
     idle = {name for name in CORE_NAMES if name != run.core}
     return {
-        key: str(value)
+        key: value
         for key, value in flat(completed(run.experiment, run.config)).items()
         if key not in NOT_LEARNED_FROM and key.partition(".")[0] not in idle
     }

@@ -206,6 +206,8 @@ def test_the_sweep_is_over_time(tmp_path):
     for slots, heads, gate, value in ((1, 1, "unit", 0.5), (8, 8, "unit", 0.9), (8, 8, "memory", 0.8)):
         model = Model(mem_slots=slots, num_heads=heads, gate_style=gate)
         write_run(tmp_path / f"{slots}-{heads}-{gate}", accuracies(0.1, value, last=72_000), model=model)
+    for seed in range(2):  # of another recipe: no seeds of a point above
+        write_run(tmp_path / f"adam-{seed}", accuracies(0.1), seed=seed, training={"optimizer": "adam"})
     runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
     assert sweep(runs[:1]) is None
     for model in (None, "rmc", {"total_units": 2048}):  # a folder of another version

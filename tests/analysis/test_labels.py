@@ -8,6 +8,7 @@ import pytest
 from relational_rnn.analysis import figures
 from relational_rnn.analysis.labels import SAID, labels, short, shortened, wrapped
 from relational_rnn.analysis.runs import read_run
+from relational_rnn.experiments.nth_farthest import Curriculum
 from tests.analysis.folders import accuracies, write_run
 
 # Three kinds of runs that differ in more settings than a label says.
@@ -52,6 +53,13 @@ def test_settings_of_a_core_that_did_not_run_are_no_difference(tmp_path):
     assert "rmc" in runs[1].config
     runs[1].config["rmc"] = {key: 1 for key in runs[1].config["rmc"]}
     assert list(labels(runs)) == ["LSTM (2 seeds)"]
+
+
+def test_of_lists_it_says_how_many(tmp_path):
+    for name, stages in (("a", ()), ("b", ((4, 4), (8, 16))), ("c", ((5, 4), (8, 16)))):
+        write_run(tmp_path / name, accuracies(0.5), curriculum=Curriculum(stages))
+    runs = [read_run(path) for path in sorted(tmp_path.iterdir())]
+    assert list(labels(runs)) == ["RMC, no stages", "RMC, 2 stages", "RMC, 2 stages [2]"]
 
 
 LONG = "lte-control-fast-rmc-steps{}-batch-size60-muon-ratio6.0-strategymix-patience0-seed0"
