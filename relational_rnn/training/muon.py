@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 MOMENTUM, STEPS = 0.95, 5
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan's: singular values come to 0.7 to 1.2, which is near enough
+FILLED = 512  # of more rows are not filled up: their products cost more than launches do
 SMALLEST = 64  # rows and columns: inputs, classes and gates of fewer have no directions to spare
 
 
@@ -36,12 +37,14 @@ def orthogonal(wide: Tensor) -> Tensor:
 
 def groups_of(matrices: list[Tensor]) -> list[list[int]]:
     """Which of them go together: equally many rows (of the shorter sides), and columns that are at least a
-    quarter of the most, so that filling up with zeros costs less than launching many small products."""
+    quarter of the most, so that filling up with zeros costs less than launching many small products. Those
+    of many rows only with others of as many columns."""
     groups: list[list[int]] = []
     for i in sorted(range(len(matrices)), key=lambda i: -max(matrices[i].shape)):
         short, long = min(matrices[i].shape), max(matrices[i].shape)
         for group in groups:
-            if min(matrices[group[0]].shape) == short and 4 * long >= max(matrices[group[0]].shape):
+            most, within = max(matrices[group[0]].shape), 4 if short <= FILLED else 1
+            if min(matrices[group[0]].shape) == short and within * long >= most:
                 group.append(i)
                 break
         else:

@@ -92,6 +92,12 @@ def test_only_large_matrices_and_no_embeddings():
     assert sorted(covered) == sorted(id(p) for p in model.parameters())
 
 
+def test_matrices_of_many_rows_go_with_their_equals():
+    shapes = ((1024, 600), (600, 900), (600, 1024), (512, 2048), (512, 600))
+    matrices = [torch.empty(shape, device="meta") for shape in shapes]
+    assert groups_of(matrices) == [[3, 4], [0, 2], [1]]
+
+
 def test_the_learning_rate_of_every_group_counts():
     torch.manual_seed(0)
     model = nn.Linear(64, 64)
