@@ -92,7 +92,8 @@ def test_nest3_is_the_figures_difficulty():
 def test_scratchpad_trains_as_fast():
     config, fast = table1_lte.scratchpad(), table1_lte.fast()
     assert config.model.scratchpad
-    assert replace(config.training, steps=fast.training.steps) == fast.training
+    own = {"steps": fast.training.steps, "muon_ratio": fast.training.muon_ratio}
+    assert replace(config.training, **own) == fast.training
     assert (config.rmc, config.task, config.samples) == (fast.rmc, fast.task, fast.samples)
     # Were no level mastered, the last would still have most of the updates.
     levels = config.samples.length + config.samples.nest - 2
