@@ -19,7 +19,12 @@ def main(weights: str | None = None, questions: int = 3, samples: int = 2000) ->
         if not named:
             raise SystemExit("no N-th farthest weights are in this package; give --weights RUN")
         weights = named[0]
-    model, config, about = pretrained.load(weights)
+    try:
+        model, config, about = pretrained.load(weights)
+    except ValueError as error:
+        raise SystemExit(f"--weights: {error}") from error
+    if about["experiment"] != "nth-farthest":
+        raise SystemExit(f"--weights {weights} is of {about['experiment']}; allowed: nth-farthest")
     task = config.task
     size = f"{task.vectors} vectors of {task.dims} dimensions"
     print(f"{weights}: {size}, seed {about['seed']}, {about['step']:,} updates")

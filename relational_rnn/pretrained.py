@@ -125,8 +125,8 @@ def begin_with(source: str, experiment: str, model: nn.Module) -> None:
     """Put the weights of a run folder, or of a model in the package, into one that is to be trained."""
     inside = load_pretrained(source) if packaged(source) else None
     name = inside.about["experiment"] if inside else open_run(source)[1].NAME
-    if name != experiment or experiment == "lm":  # whose words may be others
-        allowed = f"a run of {experiment}, and none for lm"
+    if name != experiment or experiment == "lm":
+        allowed = "none for lm, whose words may be others" if experiment == "lm" else f"a run of {experiment}"
         raise ValueError(f"weights are of a run of {name}; allowed: {allowed}")
     if inside:
         checkpoint.load_model(model, inside.model.state_dict(), Path(source))

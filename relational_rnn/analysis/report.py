@@ -23,8 +23,10 @@ explains them. [LOG.md](LOG.md) has what failed on the way.
 
 "Ours" is the last evaluation on fresh data, of several seeds the median with the range in brackets; "best"
 is the best evaluation of a run, which is what the paper reports for programs. Presets other than `paper` are
-ours: same task and metric, another way of training. A command is valid at the commit its run's file names.
-Training time leaves out evaluations and checkpoints, wall time does not. What was not run says so.
+ours: same task and metric, another way of training. A command makes a run's settings with today's presets;
+the code that made the run is that of the commit in its file, and what was not committed then, where the
+file says so. Training time leaves out evaluations and checkpoints, wall time does not. What was not run
+says so.
 """
 HEAD = (
     *("what", "model", "the paper", "ours", "best", "the paper's number after", "updates"),

@@ -33,6 +33,8 @@ def main(arguments: list[str]) -> int:
 def findings():
     import torch
 
+    from relational_rnn.kernels.cpp_compiler import why_not
+
     yield "relational-rnn", _version("relational-rnn")
     yield "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield "cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"
@@ -47,7 +49,9 @@ def findings():
         yield "cuda", f"none (torch is {built}); training runs on the CPU"
     yield "triton", _version("triton") + ("" if cuda else ", not usable without CUDA")
     fused = cuda and find_spec("triton") is not None
-    yield "backends", "reference, torch, " + ("triton" if fused else "not triton (needs CUDA and Triton)")
+    compiler = why_not(torch.float32)
+    backends = ["reference", "torch", f"not cpp ({compiler})" if compiler else "cpp"]
+    yield "backends", ", ".join([*backends, "triton" if fused else "not triton (needs CUDA and Triton)"])
     for extra, packages in EXTRAS.items():
         there = ", ".join(f"{package} {_version(package)}" for package in packages)
         yield f"[{extra}]", there

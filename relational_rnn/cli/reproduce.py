@@ -146,7 +146,7 @@ def settings(experiment: str, cell: Cell, options: list[str], runs: Path):
     """A cell's settings, with options for all cells."""
     preset = load_experiment(experiment).PRESETS[cell.preset]
     program = f"rmc train {experiment} --preset {cell.preset}"
-    return from_anywhere(parse(preset, [*own_options(cell, runs), *options], program))
+    return from_anywhere(parse(preset, [*own_options(cell, runs), *options], program, HELP))
 
 
 def own_options(cell: Cell, runs: Path) -> list[str]:
@@ -275,6 +275,7 @@ def train_missing(
         words = ["train", "--resume", str(path)] if begun else fresh
         after = "" if begun else cell.begins_with
         jobs.append(Job(cell.name, path, words, planned[cell].training.steps, after))
+        check_text(planned[cell])
     print(f"{len(planned) - len(jobs)} of {len(planned)} cells are finished", flush=True)
     if not jobs:
         return 0
@@ -287,6 +288,15 @@ def train_missing(
     if outcome.signal is not None:
         return 128 + outcome.signal
     return 1 if outcome.failed else 0
+
+
+def check_text(config) -> None:
+    """Language models: that there is a text, before any of them begins."""
+    if hasattr(config, "data"):
+        from relational_rnn.experiments.language_problem import find_text
+
+        with user_errors():
+            find_text(config.data)
 
 
 def report(name: str, runs: Path, cells: list[Cell]) -> None:

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
     rest, grid = take_grid(rest)
     program = f"rmc sweep {NAME} --preset {preset}"
-    base = parse(experiment.PRESETS[preset], rest, program)
+    base = parse(experiment.PRESETS[preset], rest, program, HELP)
     grid = grid or default_grid(base)
     check_options(grid, rest)
 
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
     with user_errors():
         for point in points(grid):  # all of them before anything starts
             flags = [part for option, value in point.items() for part in (f"--{option}", value)]
-            configs[point_name(point)] = parse(experiment.PRESETS[preset], [*rest, *flags], program)
+            configs[point_name(point)] = parse(experiment.PRESETS[preset], [*rest, *flags], program, HELP)
             check(configs[point_name(point)])
         shared = to_dict(base)
         del shared["training"]["device"]  # where a run is made is no setting

@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> int:
         preset = getattr(experiment, "DEFAULT_PRESET", "fast")
     if preset not in experiment.PRESETS:
         raise UsageError(f"unknown preset {preset!r}; allowed: {', '.join(experiment.PRESETS)}")
-    config = from_anywhere(parse(experiment.PRESETS[preset], rest, f"rmc train {name} --preset {preset}"))
+    program = f"rmc train {name} --preset {preset}"
+    config = from_anywhere(parse(experiment.PRESETS[preset], rest, program, HELP))
     if run is None and "TORCHELASTIC_RUN_ID" in os.environ:
         raise UsageError("--run FOLDER is needed with torchrun: all processes must name the same folder")
     if run is None:
@@ -248,8 +249,9 @@ def whole_number(name: str, value: str, least: int = 0) -> int:
     return int(value)
 
 
-def parse(preset, arguments: list[str], program: str):
-    """A preset's settings with overrides. tyro's boxed messages become one line."""
+def parse(preset, arguments: list[str], program: str, page: str = ""):
+    """A preset's settings with overrides. tyro's boxed messages become one line. `page`: the command's help,
+    which names its own options, for whoever mistypes one of those."""
     import tyro
 
     default = preset()
@@ -269,13 +271,13 @@ def parse(preset, arguments: list[str], program: str):
             raise
         raise UsageError(f"{one_line(said.getvalue())}; see {program} --help") from exit_
     if unknown:
-        hint = suggestion(unknown[0], default)
+        own = re.findall(r"--[a-z-]+(?![a-z.-])", page)
+        hint = suggestion(unknown[0], [*option_names(default), *own])
         raise UsageError(f"unknown option {unknown[0]!r}{hint}; see {program} --help")
     return config
 
 
-def suggestion(option: str, default) -> str:
-    names = list(option_names(default))
+def suggestion(option: str, names: list[str]) -> str:
     close = difflib.get_close_matches(option.partition("=")[0], names, 1, 0.5)
     return f"; perhaps {close[0]}" if close else ""
 

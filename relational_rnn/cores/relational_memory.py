@@ -250,6 +250,7 @@ class RelationalMemory(RecurrentCore):
             return reference.scan(state, inputs, weights, self.spec, resets, fresh, need_weights, bias)
         x = x if self.input_rows is None else x.squeeze(-2)
         folded = folded or self._fold(weights, rows, x.shape[0] * x.shape[1])
+        folded.check(self.input_size, len(self.mlp), self.spec)
         return op.scan(x, state, folded, self.spec, resets, self.recompute), None
 
     def _inputs_step_by_step(self, x: Tensor) -> InputRows:

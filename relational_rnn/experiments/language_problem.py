@@ -20,7 +20,7 @@ from relational_rnn.cores.base import State, map_state, require, zip_states
 from relational_rnn.tasks.language_evaluation import Watch, score, score_frequencies
 from relational_rnn.tasks.language_model import LanguageModel
 from relational_rnn.tasks.language_modeling import DeviceWindows
-from relational_rnn.tasks.text.corpora import find_corpus
+from relational_rnn.tasks.text.corpora import Corpus, find_corpus
 from relational_rnn.tasks.text.prepare import RECORD, Prepared, open_prepared, prepare
 from relational_rnn.training.checkpoint import write_text
 from relational_rnn.training.distributed import Ranks
@@ -36,13 +36,17 @@ FREQUENCY_METRICS = {
 EVAL_STREAMS = 64  # unrolls side by side in the evaluations during training
 
 
+def find_text(data: str) -> Corpus | None:
+    """The corpus in a folder; None if its token files are there."""
+    require(bool(data), "data", data, "a folder of a corpus or of its token files, with --data FOLDER")
+    return None if (Path(data) / RECORD).is_file() else find_corpus(Path(data))
+
+
 def open_text(data: str, prepared: str, max_words: int | None, min_count: int) -> Prepared:
     """The token files in a folder, or those of the corpus in it, made now if they are not there yet."""
-    require(bool(data), "data", data, "a folder of a corpus or of its token files, with --data FOLDER")
-    folder = Path(data)
-    if (folder / RECORD).is_file():
+    corpus, folder = find_text(data), Path(data)
+    if corpus is None:
         return open_prepared(folder)
-    corpus = find_corpus(folder)
     target = Path(prepared) if prepared else folder / f"prepared-{max_words or 'all'}-{min_count}"
     require(target.resolve() != folder.resolve(), "prepared", prepared, "another folder than data")
     try:

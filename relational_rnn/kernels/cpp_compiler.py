@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -32,13 +33,15 @@ def library(dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
     try:
         command = [*compiler, *OPTIONS, *_processor(), *_threads(compiler), *DEFINES[dtype]]
-        texts = [path.read_text() for path in sorted(SOURCES.iterdir())]
-        made_of = "\0".join([*command, *texts, _machine()])
-        path = cache_folder() / f"{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.so"
-        if not path.exists():
-            _compile(command, path)
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError) as error:
+        texts = [path.read_bytes() for path in sorted(SOURCES.glob("[!.]*.[ch]pp"))]
+        name = _digest("\0".join([*command, _machine()]).encode(), *texts)
+        folder = cache_folder()
+        path = next(_intact(folder, name), None) or _compile(command, folder, name)
+        found = ctypes.CDLL(str(path))
+        if not hasattr(found, "begin"):
+            raise OSError(f"{path} has none of our functions; is {compiler[0]} a C++ compiler?")
+        return found
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
         warnings.warn(f"the core's C++ could not be compiled, so it runs without: {said}", stacklevel=2)
         return None
@@ -64,18 +67,36 @@ def cache_folder() -> Path:
     return folder
 
 
-def _compile(command: list[str], target: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # several processes may be at it
-        made = Path(folder) / target.name
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def _compile(command: list[str], folder: Path, name: str) -> Path:
+    """-> NAME-DIGEST.so, whose bytes have that digest: one cut off by a crash would crash every process."""
+    with tempfile.TemporaryDirectory(dir=folder) as aside:  # several processes may be at it
+        made = Path(aside) / "made.so"
         whole = [*command, "-o", str(made), str(SOURCES / "rows.cpp")]
-        subprocess.run(whole, check=True, capture_output=True, text=True, timeout=120)
-        made.replace(target)
+        subprocess.run(whole, check=True, capture_output=True, text=True, errors="replace", timeout=120)
+        return made.replace(folder / f"{name}-{_digest(made.read_bytes())}.so")
+
+
+def _intact(folder: Path, name: str) -> Iterator[Path]:
+    """What was compiled before; what is damaged goes."""
+    for path in folder.glob(f"{name}-*.so"):
+        if path.stem == f"{name}-{_digest(path.read_bytes())}":
+            yield path
+        else:
+            path.unlink()
 
 
 @functools.cache
 def _compiler() -> tuple[str, ...] | None:
     given = os.environ.get("CXX")
-    for words in (shlex.split(given),) if given else (("c++",), ("g++",), ("clang++",)):
+    try:
+        split = shlex.split(given or "")
+    except ValueError:  # a quotation mark that is part of a path
+        split = [given]
+    for words in (split,) if given else (("c++",), ("g++",), ("clang++",)):
         if words and shutil.which(words[0]):
             return tuple(words)
     return None
@@ -87,7 +108,8 @@ def _processor() -> tuple[str, ...]:
 
 def _threads(compiler: tuple[str, ...]) -> tuple[str, ...]:
     """With torch's own OpenMP where that is GNU's: two in one process would fight for the cores."""
-    said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=30).stdout
+    asked = [*compiler, "--version"]
+    said = subprocess.run(asked, capture_output=True, text=True, errors="replace", timeout=30).stdout
     shared = hasattr(ctypes.CDLL(None), "GOMP_parallel") if os.name == "posix" else False
     return ("-fopenmp",) if shared and "Free Software Foundation" in said else ("-fopenmp-simd",)
 

@@ -5,6 +5,7 @@ Shapes as in recurrence.py.
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
@@ -31,7 +32,8 @@ class Folded(NamedTuple):
     never rounded; in a copy for acting, which wants none, they are `ready`.
     """
 
-    rows: ModuleType  # the row functions it was made for
+    how: str  # the row functions it was made for: torch, cpp or triton
+    input_size: int
     projection: tuple[Tensor, Tensor] | None  # of the input, where it is not multiplied into the next two
     qkv: tuple[Tensor, Tensor]  # weight and bias of the input's queries, keys and values
     gates: tuple[Tensor, Tensor] | None  # of the input's share of the gates
@@ -39,6 +41,41 @@ class Folded(NamedTuple):
     vectors: list[Tensor]  # as Parameters.vectors
     ready: bool = False
     packed: tuple[Tensor, ...] = ()  # as Parameters.packed
+    spec: Spec | None = None  # of the core, in a copy: its shapes do not tell how heads are cut
+
+    @property
+    def rows(self) -> ModuleType:
+        return import_module(f"relational_rnn.kernels.rows_{self.how}")
+
+    def check(self, inputs: int, layers: int, spec: Spec) -> None:
+        """That it is of such a core: kernels read where these numbers say, whatever lies there."""
+        heads, keys, values, _, style = spec
+        features, size = heads * (2 * keys + values), heads * values
+        gates = {None: [], "memory": [(2, size)], "unit": [(2 * size, size)]}[style]
+        matrices = [(features, size), *[(size, size)] * layers, *gates]
+        wanted = [*spec, inputs, layers, *matrices, *[(features,)] * 3, *[(size,)] * (4 + layers)]
+        tensors = (*self.matrices, *self.vectors)
+        found = [*(self.spec or spec), self.input_size, len(self.vectors) - 7, *(t.shape for t in tensors)]
+        if found == wanted:
+            return
+        mlp = [f"mlp.{i}" for i in range(layers)]
+        gated = ["gate_from_memory.weight"] * len(gates)
+        norms = [
+            f"{norm}.{of}" for norm in ("qkv_norm", "attention_norm", "mlp_norm") for of in ("weight", "bias")
+        ]
+        names = [
+            *Spec._fields,
+            "input_size",
+            "attention_mlp_layers",
+            "qkv.weight",
+            *(f"{m}.weight" for m in mlp),
+        ]
+        names += [*gated, "qkv.bias", *norms, *(f"{m}.bias" for m in mlp)]
+        whose = "the folded weights, which are of another core, have" if self.ready else "the core has"
+        for name, there, allowed in zip(names, found, wanted, strict=False):
+            if there != allowed:
+                there = tuple(there) if isinstance(there, torch.Size) else there
+                raise ValueError(f"{whose} {name}={there!r}; allowed: {allowed!r}")
 
     def of_input(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """x [T, B, input_size] -> the input's queries, keys and values [T, B, Q], and its share of gates."""
@@ -56,11 +93,12 @@ class Folded(NamedTuple):
         p = Parameters.of(self.matrices, self.vectors).prepared(self.qkv[0].dtype, self.rows)
         matrices, vectors = ([t.clone() for t in group] for group in (p.matrices, p.vectors))
         sequence = self.rows.sequence(slots, len(p.mlp_weights), self.qkv[0], spec)
+        own = self.how, self.input_size
         copy = Parameters.of(matrices, vectors, ready=True)
         packed = () if sequence is None else sequence.prepacked(copy, spec, slots)
         linears = (self.projection, self.qkv, self.gates)
         linears = [None if pair is None else (pair[0].clone(), pair[1].clone()) for pair in linears]
-        return Folded(self.rows, *linears, matrices, vectors, ready=True, packed=packed)
+        return Folded(*own, *linears, matrices, vectors, ready=True, packed=packed, spec=spec)
 
 
 def fold(
@@ -98,7 +136,8 @@ def fold(
     state_dtype = torch.float32 if qkv.weight.dtype in LOW_PRECISION else qkv.weight.dtype
     with no_autocast(qkv.weight.device.type):
         return Folded(
-            rows,
+            rows.__name__.rpartition("_")[2],
+            projection.in_features,
             None if narrow else (for_input(projection.weight), projection.bias.to(kind)),
             product(qkv.weight, qkv.bias),
             None if gate is None else product(gate.weight, gate.bias + gate_bias),

@@ -57,7 +57,8 @@ def choose(
         return None
     if memory.is_cuda:
         return _rows("triton" if _why_not_triton(memory, weights) is None else "torch")
-    plain = torch.compiler.is_compiling() or (not (folded or recompute) and _little(memory, steps))
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    plain = traced or (not (folded or recompute) and _little(memory, steps))
     if not plain and _why_not_cpp(memory, weights) is None:
         return _rows("cpp")
     return _rows("torch") if recompute else None
@@ -118,7 +119,7 @@ def scan(
         folded.vectors,
         *_numbers(spec),
         keep and not recompute,
-        folded.rows.__name__.rpartition("_")[2],
+        folded.how,
         folded.ready,
         list(folded.packed),
     )
@@ -247,7 +248,7 @@ def _(
 ):
     tail = [*([] if gates_in is None else [gates_in])]
     flat = vectors[0].new_empty(sum(v.shape[0] for v in vectors))
-    wide = torch.float32 if qkv_in.is_cuda and qkv_in.dtype in LOW_PRECISION else qkv_in.dtype
+    wide = torch.float32 if qkv_in.dtype in LOW_PRECISION else qkv_in.dtype
     products = [torch.empty_like(m, dtype=wide) for m in matrices]
     d_memory = torch.empty_like(memory) if wants_memory else memory.new_empty(0)
     return [d_memory, torch.empty_like(qkv_in), flat, *map(torch.empty_like, tail), *products]

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relational_rnn.kernels import LOW_PRECISION
 from relational_rnn.kernels.reference import Spec
 
 STRETCH = 8  # steps of a backward pass at once, where it recomputes their activations or has a cache
@@ -370,6 +371,8 @@ def _weight_gradients(acts: Activations, deltas: Activations, steps: int, true: 
 
 def outer(d: Tensor, x: Tensor) -> Tensor:
     """d^T x, summed in float32 where the operands are shorter."""
-    if d.is_cuda and d.dtype in (torch.bfloat16, torch.float16):
+    if d.dtype not in LOW_PRECISION:
+        return torch.mm(d.t(), x)
+    if d.is_cuda:
         return torch.mm(d.t(), x, out_dtype=torch.float32)
-    return torch.mm(d.t(), x)
+    return torch.mm(d.t(), x).float()  # rounded once, but those of several stretches are not

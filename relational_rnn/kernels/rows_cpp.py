@@ -12,7 +12,7 @@ import functools
 import torch
 from torch import Tensor
 
-from relational_rnn.kernels.cpp_compiler import library
+from relational_rnn.kernels.cpp_compiler import library, why_not
 from relational_rnn.kernels.reference import Spec
 from relational_rnn.kernels.rows_torch import (  # noqa: F401  as there
     CENTRED,
@@ -50,7 +50,11 @@ def _sizes(batch: int, slots: int, spec: Spec, threads: int, columns: int) -> _S
 def _call(name: str, now: Tensor, memory: Tensor, spec: Spec, *tensors, sums=None, column=0) -> None:
     """`now`: an operand, for the dtype; `memory`: anything of its shape. What adds to `sums`, from `column`
     on, has them as its last argument."""
-    function = getattr(library(now.dtype), name)
+    compiled = library(now.dtype)
+    if compiled is None:  # under torch.compile nobody has asked before
+        reason = why_not(now.dtype)
+        raise ValueError(f"backend='cpp' cannot run here: {reason}; backend='auto' takes what can")
+    function = getattr(compiled, name)
     threads, columns = (torch.get_num_threads(), 0) if sums is None else sums.partial.shape
     pointers = [None if t is None else t.data_ptr() for t in tensors]
     if sums is not None:

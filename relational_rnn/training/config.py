@@ -119,10 +119,9 @@ def from_dict(kind: type, values: Any, where: str = "config") -> Any:
     hints = typing.get_type_hints(kind)
     names = {f.name for f in dataclasses.fields(kind)}
     needed = {f.name for f in dataclasses.fields(kind) if not f.metadata.get("added")}
-    if needed - values.keys() or values.keys() - names:
-        raise ValueError(
-            f"{where} lacks {sorted(needed - values.keys())} and has unknown {sorted(values.keys() - names)}"
-        )
+    found = (("lacks", needed - values.keys()), ("has unknown", values.keys() - names))
+    if wrong := [f"{what} {sorted(which)}" for what, which in found if which]:
+        raise ValueError(f"{where} {' and '.join(wrong)}")
     return kind(**{name: _value(hints[name], values[name], f"{where}.{name}") for name in values})
 
 

@@ -13,6 +13,7 @@ import torch
 
 from relational_rnn.cli import doctor
 from relational_rnn.cli.__main__ import main
+from relational_rnn.kernels import cpp_compiler
 from relational_rnn.training import checkpoint
 from tests.cli.commands import SMOKE, refused, rmc, snapshot
 from tests.markdown import ROOT
@@ -53,6 +54,13 @@ def test_doctor(capsys):
     said = capsys.readouterr().out
     for word in ("torch", "cuda", "triton", "backends", "[track]"):
         assert word in said
+
+
+@pytest.mark.parametrize(("why", "said"), [(None, ", cpp,"), ("no compiler", ", not cpp (no compiler),")])
+def test_doctor_says_whether_there_is_a_compiler(capsys, monkeypatch, why, said):
+    monkeypatch.setattr(cpp_compiler, "why_not", lambda dtype: why)
+    assert main(["doctor"]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_doctor_knows_every_extra():

@@ -69,6 +69,7 @@ def test_a_killed_process_resumes_exactly(tmp_path):
         ([*SMOKE, "--rmc.mem-slots", "3"], ["total_units=32", "mem_slots x num_heads = 6"]),
         ([*SMOKE, "--mem-slots", "3"], ["'--mem-slots'", "perhaps --rmc.mem-slots"]),
         (["train", "lte", "--preset", "quick"], ["'quick'", "paper, fast, scratchpad, nest3, smoke"]),
+        (["reproduce", "table1", "--onyl", "copy-rmc"], ["'--onyl'", "perhaps --only"]),
         (["reproduce", "table3"], ["'table3'", "nth-farthest, table1, box-world, mini-pacman, table2"]),
         ([*TABLE, "--tasks", "copy,sort"], ["--tasks 'sort'", "addition, control, program, copy"]),
         ([*TABLE, "--cores", "gru"], ["--cores 'gru'", "rmc, lstm, entnet, dnc"]),

@@ -154,10 +154,18 @@ def test_language_models_stand_beside_the_papers_test_perplexity(tmp_path, capsy
     assert [cell["paper"] for cell in cells(tmp_path, "table2").values()] == [float(n) for n in numbers]
 
 
-def test_language_models_without_a_text(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], "data='' is not allowed; allowed: a folder of a corpus"),
+        (["--data", "/no/text"], "/no/text is no folder; allowed: a folder of text, or of token files"),
+    ],
+)
+def test_language_models_without_a_text(tmp_path, capsys, data, said):
     runs = tmp_path / "runs"
-    assert main(["reproduce", "table2", "--preset", "smoke", "--runs", str(runs)]) == 1
-    assert "data='' is not allowed; allowed: a folder of a corpus" in (runs / "rmc.log").read_text()
+    assert main(["reproduce", "table2", "--preset", "smoke", "--runs", str(runs), *data]) == 2
+    assert said in capsys.readouterr().err
+    assert not runs.exists()  # nothing was begun
 
 
 def test_time_is_up_and_the_same_command_goes_on(tmp_path, capsys, monkeypatch):

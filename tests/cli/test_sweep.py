@@ -204,6 +204,7 @@ def test_a_folder_of_someone_else_is_left_alone(tmp_path, capsys):
         ([*SWEEP, "--memories", "1", "2", "--model.mem-slots", "4"], ["is given and swept"]),
         ([*SWEEP, "--memories", "1", "3"], ["total_units=32", "mem_slots x num_heads = 6"]),
         ([*SWEEP, "--gates", "unit", "door"], ["'door'"]),
+        ([*SWEEP, "--memorys", "1"], ["'--memorys'", "perhaps --memories"]),
         ([*SWEEP, "--over", "model.slots", "1", "2"], ["'--model.slots'", "perhaps --model.mem-slots"]),
         ([*SWEEP, "--over", "training.device", "cpu", "cuda"], ["training.device cannot be swept"]),
         ([*SWEEP, "--core", "lstm"], ["nothing to sweep for core 'lstm'", "--over"]),

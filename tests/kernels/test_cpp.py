@@ -263,3 +263,88 @@ def test_a_folder_that_others_may_write_to_is_not_loaded_from(tmp_path):
     assert "took None" in said
     assert "others may write to it" in said
     assert list(folder.iterdir()) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut off", "empty", "another byte"])
+def test_a_damaged_library_is_compiled_anew(tmp_path, damage):
+    in_a_process(TRAIN, XDG_CACHE_HOME=str(tmp_path))
+    (library,) = (tmp_path / "relational-rnn").iterdir()
+    whole = library.read_bytes()
+    damaged = {"cut off": whole[:4096], "empty": b"", "another byte": whole[:-1] + bytes([whole[-1] ^ 1])}
+    library.write_bytes(damaged[damage])
+    said = in_a_process(TRAIN, XDG_CACHE_HOME=str(tmp_path))
+    assert "rows_cpp" in said
+    assert "could not be compiled" not in said
+    (again,) = (tmp_path / "relational-rnn").iterdir()
+    assert again.stem.endswith(cpp_compiler._digest(again.read_bytes()))
+
+
+TO = '"$(while [ "$1" != "-o" ]; do shift; done; echo "$2")"'  # where the output is wanted
+
+
+def a_compiler(path, script):
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("name", "script", "said"),
+    [
+        ("cc", r"printf '\377\376' >&2; exit 1", "could not be compiled"),  # not UTF-8
+        ("o'brien", "exit 1", "could not be compiled"),  # a quotation mark in its name
+        ("cc", f": > {TO}", "could not be compiled"),  # makes an empty file
+        ("cc", f'echo "int x;" | g++ -x c++ -shared -o {TO} -', "none of our functions"),
+    ],
+)
+def test_compilers_that_do_strange_things(tmp_path, name, script, said):
+    compiler = a_compiler(tmp_path / name, f'[ "$1" = "--version" ] && exit 0\n{script}')
+    found = in_a_process(TRAIN, CXX=compiler, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert "took None" in found
+    assert said in found
+
+
+def test_a_home_that_nobody_knows(monkeypatch):
+    """No HOME, and a user of no name."""
+
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(cpp_compiler.Path, "home", nowhere)
+    monkeypatch.setattr(cpp_compiler, "_compiler", lambda: ("c++",))
+    with pytest.warns(UserWarning, match="could not be compiled"):
+        assert cpp_compiler.library.__wrapped__(torch.float32) is None
+
+
+@needs_compiler
+def test_torch_compile_says_why_it_cannot():
+    core = RelationalMemory(5, 4, 8, 4, backend="cpp", dtype=torch.float64)
+    with pytest.raises(ValueError, match="the dtype is float64; allowed: float32, bfloat16"):
+        torch.compile(core, backend="aot_eager")(torch.randn(8, 33, 5, dtype=torch.float64))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_core_is_torchs_own_operations():
+    core, x = RelationalMemory(5, 4, 8, 4), torch.randn(16, 32, 5)
+    traced = torch.jit.trace(core, (x,))  # which checks itself without gradients
+    assert "relational_rnn" not in str(traced.inlined_graph)
+    torch.testing.assert_close(traced(x)[0], core(x)[0], rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_bf16_gradients_of_long_sequences_are_summed_in_float32():
+    """Stretch after stretch: in bf16 the sum would stop growing."""
+    torch.manual_seed(0)
+    core = RelationalMemory(5, 4, 8, 4, backend="cpp")
+    core.mlp[0].bias.data += 8  # no unit is near the ReLU's corner
+    x, state, _, cotangent = examples(core, 3000, 8)
+    resets = (torch.arange(3000) % 2 == 0)[:, None].expand(-1, 8)
+    arguments = x, state, resets, cotangent.abs()  # gradients of one sign, so that their sum grows
+    exact = run(core, "reference", torch.float64, *arguments)
+    wrong = errors(run(core, "cpp", torch.float32, *arguments, autocast=torch.bfloat16), exact)
+    weights = [name for name in wrong if name.endswith(("mlp.0.weight", "qkv.weight"))]
+    assert len(weights) == 2
+    assert max(wrong[name] for name in weights) < 0.03
