@@ -108,6 +108,8 @@ def analyse(
             fits = (batch.m_step == step_of(position, steps)) & correct & (batch.answer != batch.m)
             for index in fits.nonzero().flatten().tolist()[: sequences - len(found)]:
                 found.append({"position_of_m": position, **describe(task, batch, seen, index)})
+    of_labels = rounded(by_label / shown.clamp(min=1)[:, None])
+    of_labels = [row if count else [None] * slots for row, count in zip(of_labels, shown, strict=True)]
     average = total / count.clamp(min=1)[:, None, None, None]
     return {
         "task": {"vectors": steps, "dims": task.dims, "convention": task.convention},
@@ -119,7 +121,7 @@ def analyse(
         "average": {"samples": count.long().tolist(), "attention": rounded(average)},
         "by_label": {
             "samples": shown.long().tolist(),
-            "attention": rounded(by_label / shown.clamp(min=1)[:, None]),
+            "attention": of_labels,
         },
     }
 

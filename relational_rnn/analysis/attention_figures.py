@@ -139,12 +139,13 @@ def average_figure(found: dict) -> Figure:
 
 def labels_figure(found: dict) -> Figure:
     """Slot (across) by label (down): attention to the input that shows a vector of this label."""
-    attention = 100 * np.asarray(found["by_label"]["attention"])
+    attention = 100 * np.asarray(found["by_label"]["attention"], dtype=float)
     labels, slots = attention.shape
+    most = max(np.nan_to_num(attention).max(), 1)
     figure = new_figure(2.6 + 0.42 * slots, 1.4 + 0.36 * labels)
     axes = figure.add_subplot()
-    image = axes.imshow(attention, cmap=COLOURS, vmin=0, vmax=max(attention.max(), 1), aspect="auto")
-    numbers(axes, attention, white=attention >= attention.max() / 2)
+    image = axes.imshow(attention, cmap=COLOURS, vmin=0, vmax=most, aspect="auto")
+    numbers(axes, attention, white=attention >= most / 2)
     axes.set_xticks(range(slots))
     axes.set_yticks(range(labels))
     axes.set_xlabel("slot", fontsize=8)

@@ -133,9 +133,16 @@ def claim_lines(claim: Claim, results: dict[str, dict]) -> list[list[str]]:
 def other_line(outcome: Outcome) -> list[str]:
     first = outcome.first
     keys = [key for key in first["final"] if key.startswith("eval_")]
-    scores = ", ".join(f"{key.removeprefix('eval_')} {median(outcome.values(key)):.4g}" for key in keys)
+    scores = ", ".join(f"{key.removeprefix('eval_')} {plain_spread(outcome.values(key))}" for key in keys)
     what = f"{first['experiment']} {first['task']}, preset {first['preset']}"
     return [what, first["core"], scores, *costs(outcome)]
+
+
+def plain_spread(values: list[float]) -> str:
+    """Of several seeds the median and the range, as rows.spread has it."""
+    if len(values) == 1:
+        return f"{values[0]:.4g}"
+    return f"{median(values):.4g} ({min(values):.4g} to {max(values):.4g}, {len(values)} seeds)"
 
 
 def costs(outcome: Outcome) -> list[str]:

@@ -204,11 +204,11 @@ def check_sessions(sessions: list[dict], path: Path) -> None:
             raise ResultError(f"{path} is damaged: gpu is {gpu!r}; allowed: text, or null")
         for key, value in {"started": None, **session}.items():
             try:
-                if key in ("started", "ended"):
-                    datetime.fromisoformat(value)
+                if key in ("started", "ended") and datetime.fromisoformat(value).tzinfo is None:
+                    raise ValueError("of no time zone")
             except (TypeError, ValueError):
                 raise ResultError(
-                    f"{path} is damaged: {key} is {value!r}; allowed: a date and time"
+                    f"{path} is damaged: {key} is {value!r}; allowed: a date and time with its zone"
                 ) from None
 
 

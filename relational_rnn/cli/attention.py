@@ -40,7 +40,9 @@ def main(arguments: list[str]) -> int:
         model, config, about = load_nth_farthest(source, device)
         found = analyse(model, config.task, **numbers)
     if not found["sequences"]:
-        raise UsageError(f"{source} answers none of {found['samples']} sequences; there is nothing to show")
+        wanted = "is answered rightly with m first, in the middle or last, and another answer than m"
+        said = f"of {found['samples']} sequences none {wanted}"
+        raise UsageError(f"{source}: {said}; try more --samples")
     from relational_rnn.analysis.attention_figures import draw_all
     from relational_rnn.training.checkpoint import write_text
 

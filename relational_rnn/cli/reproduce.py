@@ -198,12 +198,25 @@ def first_difference(found: dict, wanted: dict, where: str = "") -> str | None:
 
 def missing(experiment: str, runs: Path, planned: dict) -> list[Cell]:
     """The cells to train; nothing starts before all that is there was found to fit."""
-    otherwise = "choose another --runs, or --table-only"
-    return [
-        cell
-        for cell, config in planned.items()
-        if not (runs / cell.name).exists() or not is_finished(runs / cell.name, experiment, config, otherwise)
-    ]
+    from relational_rnn.training.run_folder import RunFolder, RunFolderError, discard_unborn
+
+    cells, otherwise = [], "choose another --runs, or --table-only"
+    for cell, config in planned.items():
+        path = runs / cell.name
+        with user_errors():
+            discard_unborn(path)
+        if path.exists():
+            if is_finished(path, experiment, config, otherwise):
+                continue
+            run = RunFolder(path)
+            try:
+                run.lock()
+                run.close()
+            except RunFolderError:
+                print(f"{cell.name} is left to another process, which trains it", flush=True)
+                continue
+        cells.append(cell)
+    return cells
 
 
 def check_beginnings(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from relational_rnn.cli.reproduce import is_finished
 from relational_rnn.cli.tables import print_table
 from relational_rnn.cli.train import parse, resume, start, take_option, user_errors
 from relational_rnn.experiments import load_experiment
+from relational_rnn.training.run_folder import discard_unborn
 
 NAME = "nth-farthest"
 HELP = """\
@@ -110,17 +110,6 @@ def train(path: Path, config, preset: str) -> int:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return code
-
-
-def discard_unborn(path: Path) -> None:
-    """Remove a run folder whose process was killed before its first checkpoint: there is nothing in it."""
-    made_at_the_start = {"config.json", "environment.json", "metrics.jsonl", "checkpoints"}
-    if not path.is_dir() or any(path.glob("checkpoints/*.safetensors")):
-        return
-    names = {item.name.removesuffix(".partial") for item in path.iterdir()}
-    metrics = path / "metrics.jsonl"
-    if names <= made_at_the_start and not (metrics.exists() and metrics.stat().st_size):
-        shutil.rmtree(path)
 
 
 # ------------------------------------------------------------------ what is swept

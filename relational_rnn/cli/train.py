@@ -205,13 +205,19 @@ def check_backends(model) -> None:
 
 
 def check_overruled(trainer, config, preset) -> None:
-    """What was asked for and cannot be is an error; of what merely is the preset's the user is told."""
+    """What was asked for and cannot be is an error; of what merely is not used the user is told."""
+    from relational_rnn.training.muon import SMALLEST
+    from relational_rnn.training.optimizers import kind_of
+
     notes = []
     for name, reason in trainer.problem.overruled(config).items():
         asked = f"--{name.replace('_', '-')} {getattr(config, name)}"
         if getattr(config, name) != getattr(preset, name):
             raise ValueError(f"{asked} is not allowed: {reason}")
         notes.append(f"note: the preset's {asked} is not used: {reason}")
+    if config.training.optimizer == "muon" and kind_of(trainer.optimizer) == "adam":
+        reason = f"no matrix of this model has {SMALLEST} rows and columns; Adam trains all of it"
+        notes.append(f"note: --training.optimizer muon is not used: {reason}")
     if notes and trainer.ranks.rank == 0:
         print(*notes, sep="\n", file=sys.stderr)
 

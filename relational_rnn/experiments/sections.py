@@ -41,7 +41,7 @@ def _nth_farthest(preset: str) -> list[Cell]:
     # Presets of their own, and what stands for them in small.
     dims32, paper = ("smoke", "smoke") if small else ("dims32", "paper")
     more_dims = ("--task.dims", "4", "--curriculum.stages", "2", "1", "3", "2", "3", "4") if small else ()
-    plain = ("--curriculum.stages", "--training.learning-rate", "1e-4") if small else ()
+    plain = ("--curriculum.stages", "--training.schedule", "constant") if small else ()
     return [
         *(Cell(f"rmc-{name}", preset, seed) for name, seed in seeds),
         Cell("rmc-no-stages", preset, ("--curriculum.stages",)),

@@ -277,7 +277,9 @@ class Trainer:
                 f"differ; allowed: resuming on {meta['device']}"
             )
         remembered = checkpoint.without_prefix("optimizer", tensors)
-        self._check_settings(path, meta, kind_with_memory_of(name.partition("/")[0] for name in remembered))
+        averaged = bool(checkpoint.without_prefix("average", tensors))
+        optimizer = kind_with_memory_of(name.partition("/")[0] for name in remembered)
+        self._check_settings(path, meta, optimizer, averaged)
         checkpoint.load_model(self.problem.model, checkpoint.without_prefix("model", tensors), path)
         checkpoint.load_optimizer(self.optimizer, self.problem.model, remembered)
         try:
@@ -293,7 +295,7 @@ class Trainer:
         else:
             self.run_folder = None
 
-    def _check_settings(self, path: Path, meta: dict, optimizer: str | None) -> None:
+    def _check_settings(self, path: Path, meta: dict, optimizer: str | None, averaged: bool) -> None:
         """Somebody may have edited config.json since the checkpoint was written."""
         config, step, names = self.config, meta["step"], meta["names"]
         clipped = "gradient_norm" in names
@@ -305,6 +307,12 @@ class Trainer:
                 not names or clipped == (config.clip_norm is not None),
                 "with clipping" if clipped else "without clipping",
                 "a number" if clipped else "None",
+            ),
+            (
+                "average_decay",
+                averaged == (config.average_decay is not None),
+                "with a mean of the weights" if averaged else "without a mean of the weights",
+                "a number" if averaged else "None",
             ),
         ):
             if not fits:

@@ -233,3 +233,17 @@ def _git(*arguments: str) -> str:
         return ""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def discard_unborn(path: Path) -> None:
+    """Remove a run folder whose process was killed before its first checkpoint: there is nothing in it."""
+    made_at_the_start = {"config.json", "environment.json", "metrics.jsonl", "checkpoints"}
+    if not path.is_dir() or any(path.glob("checkpoints/*.safetensors")):
+        return
+    names = {item.name.removesuffix(".partial") for item in path.iterdir()}
+    metrics = path / "metrics.jsonl"
+    if names <= made_at_the_start and not (metrics.exists() and metrics.stat().st_size):
+        run = RunFolder(path)
+        run.lock()  # or another process has only just begun it
+        shutil.rmtree(path)
+        run.close()

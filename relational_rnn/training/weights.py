@@ -35,7 +35,7 @@ def newest_weights(run: RunFolder, model: nn.Module) -> dict:
             if not run.has_checkpoint():
                 raise RunFolderError(str(error)) from error
     if tensors is None or (
-        run.has_checkpoint() and run.latest_checkpoint() >= run.checkpoint_path(meta["step"])
+        run.has_checkpoint() and run.latest_checkpoint() > run.checkpoint_path(meta["step"])
     ):
         path = run.latest_checkpoint()
         tensors, meta = load_checkpoint(path)

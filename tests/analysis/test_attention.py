@@ -104,6 +104,17 @@ def test_averages_are_means_over_sequences_and_heads():
     assert found["accuracy"] == pytest.approx(right)
 
 
+def test_a_label_that_was_never_shown_has_no_attention(monkeypatch):
+    model, task = make()
+    found = attention.analyse(model, task, samples=1)
+    counts = found["by_label"]["samples"]
+    assert 0 in counts
+    for count, row in zip(counts, found["by_label"]["attention"], strict=True):
+        assert (row == [None, None]) == (count == 0)
+    (axes, _) = attention_figures.labels_figure(found).axes
+    assert len(axes.texts) == 2 * sum(count > 0 for count in counts)
+
+
 @pytest.mark.parametrize(
     ("convention", "n", "words"),
     [
@@ -173,6 +184,10 @@ def test_what_is_refused(run, tmp_path, capsys):
         ([str(run), "--output", str(folder), "--samples", "²"], "a whole number"),
         ([str(run), "--output", str(folder), "--samples", "0"], "samples=0 is not allowed"),
         ([str(run), "--output", str(folder), "--sequences", "0"], "sequences=0 is not allowed"),
+        (
+            [str(run), "--output", str(folder), "--samples", "1", "--seed", "1"],
+            "of 1 sequences none is answered",
+        ),
     ):
         assert main(["attention", *arguments]) == 2
         assert part in capsys.readouterr().err

@@ -145,7 +145,12 @@ def test_another_difficulty_is_no_row_of_table_1(tmp_path):
     (outcome,) = report_rows.outcomes(BY_KEY["lte-copy-rmc"], found)
     assert report_rows.ours(outcome) == "99.9 %; whole answers 99.0 %"
     assert [o.first["config"]["length"] for o in report_rows.unclaimed(found)] == [4]
-    assert "## Other runs" in report.reproduction(tmp_path, found)
+    page = report.reproduction(tmp_path, found)
+    assert "## Other runs" in page
+    assert "accuracy 0.999, solved 0.99 |" in page
+    add(tmp_path, [records[0] | {"eval_accuracy": 0.5}], "lte", task="copy", length=4, seed=1)
+    page = report.reproduction(tmp_path, results.load_all(tmp_path / "results"))
+    assert "accuracy 0.7495 (0.5 to 0.999, 2 seeds), solved 0.99 (0.99 to 0.99, 2 seeds)" in page
 
 
 def test_games_are_matched_by_what_is_seen(tmp_path):

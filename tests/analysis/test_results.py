@@ -163,6 +163,10 @@ def test_damaged_lines_are_counted(tmp_path):
         (lambda p: (p / "config.json").unlink(), "config.json is missing"),
         (lambda p: (p / "config.json").write_text("[]"), "must have experiment, preset and config"),
         (lambda p: (p / "environment.json").write_text("{}"), "must be a list"),
+        (
+            lambda p: change_session(p, started="2026-01-01T00:00:00"),
+            "started is '2026-01-01T00:00:00'; allowed",
+        ),
         (lambda p: change_session(p, started=None), "environment.json is damaged: started is None"),
         (lambda p: change_session(p, started="noon"), "started is 'noon'; allowed: a date"),
         (lambda p: change_session(p, ended=5), "ended is 5; allowed: a date"),

@@ -214,7 +214,6 @@ def truncate(path):
 
 
 def rewrite_meta(run, **changes):
-    (run / "weights.safetensors").unlink()
     path = run / "checkpoints" / "step-000000060.safetensors"
     tensors, meta = checkpoint.load(path)
     checkpoint.save(path, tensors, meta | changes)
@@ -256,6 +255,7 @@ def test_damaged_run_folders(finished, tmp_path, capsys, damage, part, command):
         target = run / os.path.relpath(name, finished)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+    (run / "weights.safetensors").unlink()  # which `eval` would take
     damage(run)
     (run / "checkpoints").mkdir(exist_ok=True)
     before = snapshot(run)

@@ -2,6 +2,7 @@
 of `rmc reproduce`)."""
 
 import json
+import os
 import shutil
 import signal
 
@@ -136,7 +137,7 @@ def test_missing_cells_run_stopped_ones_resume_finished_ones_stay(tmp_path, caps
 
 def test_a_run_of_other_settings_is_refused_before_anything_starts(tmp_path, capsys):
     runs = tmp_path / "runs"
-    stopped(runs / "double-rmc", "rmc", "double", 0)
+    stopped(runs / "double-rmc", "rmc", "double", 10)
     before = snapshot(runs)
     some = ["--runs", runs, "--tasks", "copy,double", "--cores", "rmc"]
     refused(capsys, [*TABLE, *some, "--training.seed", "3"], runs / "double-rmc", "training.seed is 0, not 3")
@@ -144,8 +145,35 @@ def test_a_run_of_other_settings_is_refused_before_anything_starts(tmp_path, cap
         path.unlink()
     refused(capsys, [*TABLE, *some], runs / "double-rmc", "has no checkpoint")
     (runs / "copy-rmc").mkdir()
+    (runs / "copy-rmc" / "notes.txt").touch()
     refused(capsys, [*TABLE, *some], "not a whole run folder")
-    assert set(before) > set(snapshot(runs))  # only what this test removed is gone
+    # Nothing was made but by this test, and only what it removed is gone.
+    assert {os.path.relpath(name, runs) for name in snapshot(runs).keys() - before.keys()} == {
+        "copy-rmc/notes.txt"
+    }
+
+
+def test_a_cell_killed_before_anything_was_in_it_begins_again(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    (runs / "copy-lstm" / "checkpoints").mkdir(parents=True)  # as `rmc train` makes them, one after the other
+    (runs / "copy-lstm" / "metrics.jsonl").touch()
+    command = [*TABLE, "--runs", str(runs), "--tasks", "copy", "--cores", "lstm", "--training.steps", "5"]
+    assert main(command) == 0
+    assert read(runs)["copy", "lstm"]["status"] == "finished"
+
+
+def test_a_cell_that_another_process_trains_is_left_to_it(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    stopped(runs / "copy-rmc", "rmc", "copy", 10)
+    other = RunFolder.open(runs / "copy-rmc")
+    other.lock()
+    command = [*TABLE, "--runs", str(runs), "--tasks", "copy", "--cores", "rmc,lstm"]
+    assert main(command) == 0
+    assert "copy-rmc is left to another process, which trains it" in capsys.readouterr().out
+    assert [read(runs)["copy", core]["status"] for core in ("rmc", "lstm")] == ["stopped", "finished"]
+    other.close()
+    assert main(command) == 0
+    assert read(runs)["copy", "rmc"]["status"] == "finished"
 
 
 def test_ctrl_c_ends_the_whole_table(tmp_path):

@@ -1,8 +1,11 @@
 """rmc train and rmc eval as a user meets them: real processes for what is about processes, signals say."""
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -87,6 +90,22 @@ def long_run(tmp_path_factory):
     return outcome(path)
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs terminals that hang up")
+def test_a_closed_terminal_stops_it_at_a_checkpoint(tmp_path):
+    run, (ours, its) = tmp_path / "run", os.openpty()
+    command = [sys.executable, "-m", "relational_rnn.cli", *SMOKE, *LONG, "--run", str(run)]
+    process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+    while not any(run.glob("checkpoints/step-000000[1-9]*.safetensors")):
+        os.read(ours, 4096)  # or it would wait for somebody to read
+        assert process.poll() is None
+    process.send_signal(signal.SIGHUP)
+    os.close(ours)  # who writes there now gets an error
+    assert process.wait(60) == 128 + signal.SIGHUP
+    ended = json.loads((run / "environment.json").read_text())[-1]["ended_at_step"]
+    assert RunFolder.open(run).latest_checkpoint().name == f"step-{ended:09d}.safetensors"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_process_resumes_exactly(tmp_path, long_run, number):
     run = tmp_path / "run"
@@ -116,6 +135,14 @@ def test_a_signal_while_a_run_begins_leaves_one_that_can_go_on(tmp_path, monkeyp
     assert main([*SMOKE, "--run", str(tmp_path / "run")]) == 143
     assert "stopped at step 0 of 60" in capsys.readouterr().out
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+
+
+def test_muon_without_a_matrix_for_it_says_so(tmp_path, capsys):
+    few = [*SMOKE, "--training.optimizer", "muon", "--training.steps", "1", "--run"]
+    assert main([*few, str(tmp_path / "small")]) == 0
+    assert "note: --training.optimizer muon is not used: no matrix" in capsys.readouterr().err
+    assert main([*few, str(tmp_path / "wide"), "--model.head-units", "64", "--model.head-layers", "2"]) == 0
+    assert "muon" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -173,15 +173,20 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     assert trainer.run_folder.latest_checkpoint().read_bytes() == good
 
 
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
-    """Settings edited by hand to average, where the run did not."""
+@pytest.mark.parametrize(("was", "now"), [(None, 0.9), (0.9, None)])
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path, was, now):
+    """Settings edited by hand to average, where the run did not, and the other way round."""
     settings = config(steps=20)
+    settings = replace(settings, training=replace(settings.training, average_decay=was))
     trainer = fresh(settings, tmp_path / "run")
     trainer.run(until=10)
     trainer.save()
     trainer.run_folder.close()
-    settings = replace(settings, training=replace(settings.training, average_decay=0.9))
-    with pytest.raises(RunFolderError, match=r"step-000000010.* lacks 'core.* not of these settings"):
+    settings = replace(settings, training=replace(settings.training, average_decay=now))
+    said = (
+        "without a mean of the weights; allowed: None" if was is None else "with a mean .* allowed: a number"
+    )
+    with pytest.raises(RunFolderError, match=f"average_decay is {now}, and checkpoint .* is {said}"):
         resumed(settings, tmp_path / "run")
 
 

@@ -53,6 +53,14 @@ def test_damaged_weights_do_not_matter_where_there_is_a_checkpoint(finished, tmp
     assert weights_of(tmp_path / "copy")[1]["step"] == 60
 
 
+def test_a_damaged_last_checkpoint_does_not_matter_where_the_weights_are_whole(finished, tmp_path):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    (copy / "checkpoints" / "step-000000060.safetensors").write_bytes(b"")
+    (before, said), (after, also) = weights_of(finished), weights_of(copy)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert said["step"] == also["step"] == 60
+
+
 def test_without_either_it_says_so(finished, tmp_path):
     ignored = shutil.ignore_patterns("checkpoints", "weights.safetensors")
     shutil.copytree(finished, tmp_path / "copy", ignore=ignored)
