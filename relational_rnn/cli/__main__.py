@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 
+from relational_rnn import __version__
 from relational_rnn.analysis.runs import visible
 from relational_rnn.cli import UsageError
 
@@ -96,6 +97,9 @@ def run(arguments: list[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("-h", "--help"):
         print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"relational-rnn {__version__}")
         return 0
     try:
         if command not in COMMANDS:

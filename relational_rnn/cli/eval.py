@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
     arguments, device = take_option(arguments, "--device", default="auto")
     arguments, episodes = take_option(arguments, "--episodes")
     arguments, samples = take_option(arguments, "--samples")
+    if unknown := next((argument for argument in arguments if argument.startswith("-")), None):
+        raise UsageError(f"unknown option {unknown!r}; see rmc eval --help")
     if len(arguments) != 1:
         raise UsageError(f"rmc eval takes one run folder, got {arguments}")
     from dataclasses import replace

@@ -42,8 +42,10 @@ def main(arguments: list[str]) -> int:
     arguments, seed = take_option(arguments, "--seed", default="0")
     arguments, suggestions = take_option(arguments, "--suggest")
     arguments, device = take_option(arguments, "--device", default="auto")
+    if unknown := next((argument for argument in arguments if argument.startswith("-")), None):
+        raise UsageError(f"unknown option {unknown!r}; see rmc generate --help")
     if len(arguments) != 1:
-        raise UsageError(f"rmc generate takes one run folder and options of --help, got {arguments}")
+        raise UsageError(f"rmc generate takes one run folder, got {arguments}")
     length, seed = whole_number("--length", length), whole_number("--seed", seed)
     top_k = None if top_k is None else whole_number("--top-k", top_k, 1)
     suggestions = None if suggestions is None else whole_number("--suggest", suggestions, 1)

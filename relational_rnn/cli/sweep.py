@@ -59,6 +59,7 @@ def main(arguments: list[str]) -> int:
     base = parse(experiment.PRESETS[preset], rest, program, HELP)
     grid = grid or default_grid(base)
     check_options(grid, rest)
+    check_core(grid, base.core)
 
     from relational_rnn.analysis.runs import plural
     from relational_rnn.experiments.nth_farthest_sweep import check
@@ -160,6 +161,15 @@ def check_options(grid: dict, rest: list[str]) -> None:
             raise UsageError(f"--{option} is given and swept; give one value or several")
         if option == "training.device":
             raise UsageError("training.device cannot be swept: where a run is made is no setting")
+
+
+def check_core(grid: dict, core: str) -> None:
+    """Memories, heads and gates are the RMC's: another core would be the same at every point."""
+    from relational_rnn.experiments.nth_farthest_sweep import AXES
+
+    for axis, option in AXES.items():
+        if option in grid and core != "rmc":
+            raise UsageError(f"--{axis} is of core rmc alone, and this is {core!r}; allowed: --over OPTION")
 
 
 # ------------------------------------------------------------------ the end

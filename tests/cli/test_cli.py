@@ -11,6 +11,7 @@ import tomllib
 import pytest
 import torch
 
+from relational_rnn import __version__
 from relational_rnn.cli import doctor
 from relational_rnn.cli.__main__ import main
 from relational_rnn.kernels import cpp_compiler
@@ -47,6 +48,18 @@ def test_help_of_a_preset_shows_its_docstring_and_values(capsys):
 def test_help_of_commands(capsys, command):
     assert main([command, "--help"]) == 0
     assert f"usage: rmc {command}" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"relational-rnn {__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["eval", "generate"])
+def test_an_option_that_there_is_not(capsys, command):
+    refused(
+        capsys, [command, "runs/first", "--sample", "3"], "unknown option '--sample'", f"rmc {command} --help"
+    )
 
 
 def test_doctor(capsys):

@@ -207,6 +207,7 @@ def test_a_folder_of_someone_else_is_left_alone(tmp_path, capsys):
         ([*SWEEP, "--memorys", "1"], ["'--memorys'", "perhaps --memories"]),
         ([*SWEEP, "--over", "model.slots", "1", "2"], ["'--model.slots'", "perhaps --model.mem-slots"]),
         ([*SWEEP, "--over", "training.device", "cpu", "cuda"], ["training.device cannot be swept"]),
+        ([*SWEEP, "--core", "lstm", "--heads", "1", "2"], ["--heads is of core rmc alone", "'lstm'"]),
         ([*SWEEP, "--core", "lstm"], ["nothing to sweep for core 'lstm'", "--over"]),
         ([*SWEEP, "--summary-only", "--output", "missing"], ["missing is no folder of a sweep"]),
         ([*SWEEP, "--study", ""], ["--study ''"]),
