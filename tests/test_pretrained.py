@@ -45,6 +45,7 @@ def copy_with(run, target, change):
     tensors, meta = checkpoint.load(newest)
     change(tensors)
     checkpoint.save(newest, tensors, meta)
+    RunFolder.open(target).weights_path.unlink()  # which has those of the same step
     return target
 
 
