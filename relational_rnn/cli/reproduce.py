@@ -198,25 +198,31 @@ def first_difference(found: dict, wanted: dict, where: str = "") -> str | None:
 
 def missing(experiment: str, runs: Path, planned: dict) -> list[Cell]:
     """The cells to train; nothing starts before all that is there was found to fit."""
-    from relational_rnn.training.run_folder import RunFolder, RunFolderError, discard_unborn
+    from relational_rnn.training.run_folder import discard_unborn
 
     cells, otherwise = [], "choose another --runs, or --table-only"
     for cell, config in planned.items():
         path = runs / cell.name
-        with user_errors():
-            discard_unborn(path)
-        if path.exists():
-            if is_finished(path, experiment, config, otherwise):
-                continue
-            run = RunFolder(path)
-            try:
-                run.lock()
-                run.close()
-            except RunFolderError:
-                print(f"{cell.name} is left to another process, which trains it", flush=True)
-                continue
-        cells.append(cell)
+        if path.is_dir() and in_use(path):
+            print(f"{cell.name} is left to another process, which trains it", flush=True)
+            continue
+        discard_unborn(path)
+        if not path.exists() or not is_finished(path, experiment, config, otherwise):
+            cells.append(cell)
     return cells
+
+
+def in_use(path: Path) -> bool:
+    """Whether another process is training in a run folder."""
+    from relational_rnn.training.run_folder import RunFolder, RunFolderError
+
+    run = RunFolder(path)
+    try:
+        run.lock()
+    except RunFolderError:
+        return True
+    run.close()
+    return False
 
 
 def check_beginnings(

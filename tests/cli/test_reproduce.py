@@ -165,6 +165,13 @@ def test_a_cell_killed_before_anything_was_in_it_begins_again(tmp_path, capsys):
 def test_a_cell_that_another_process_trains_is_left_to_it(tmp_path, capsys):
     runs = tmp_path / "runs"
     stopped(runs / "copy-rmc", "rmc", "copy", 10)
+    (runs / "copy-entnet" / "checkpoints").mkdir(parents=True)
+    begins = RunFolder(runs / "copy-entnet")
+    begins.lock()
+    assert main([*TABLE, "--runs", str(runs), "--tasks", "copy", "--cores", "entnet"]) == 0
+    assert "copy-entnet is left to another process" in capsys.readouterr().out
+    assert begins.checkpoints.is_dir()
+    begins.close()
     other = RunFolder.open(runs / "copy-rmc")
     other.lock()
     command = [*TABLE, "--runs", str(runs), "--tasks", "copy", "--cores", "rmc,lstm"]
