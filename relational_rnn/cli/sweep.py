@@ -99,7 +99,8 @@ def train(path: Path, config, preset: str) -> int:
     import torch
 
     print(f"point {path.name}", flush=True)
-    discard_unborn(path)
+    with user_errors():
+        discard_unborn(path)
     if path.exists():
         if is_finished(path, NAME, config, "choose another --output"):
             print(f"{path} is complete")

@@ -5,6 +5,7 @@ Nothing here is needed: without a compiler, or where it fails, backend "auto" do
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -81,12 +82,13 @@ def _compile(command: list[str], folder: Path, name: str) -> Path:
 
 
 def _intact(folder: Path, name: str) -> Iterator[Path]:
-    """What was compiled before; what is damaged goes."""
+    """What was compiled before; what is damaged goes, unless another process has just seen to that."""
     for path in folder.glob(f"{name}-*.so"):
-        if path.stem == f"{name}-{_digest(path.read_bytes())}":
-            yield path
-        else:
-            path.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            if path.stem == f"{name}-{_digest(path.read_bytes())}":
+                yield path
+            else:
+                path.unlink()
 
 
 @functools.cache

@@ -53,6 +53,15 @@ def test_reinforcement_loop_learns(capsys):
     assert "mean reward of an answer" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [("nope", "nope does not exist"), ("box-world-viewport", "is of box-world; allowed: nth-farthest")],
+)
+def test_pretrained_says_what_it_takes(weights, said):
+    with pytest.raises(SystemExit, match=said):
+        load("pretrained").main(weights)
+
+
 def test_pretrained_answers_questions(tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["train", "nth-farthest", "--preset", "smoke", "--run", str(run)]) == 0

@@ -267,6 +267,18 @@ def test_damage_in_the_middle_of_metrics(tmp_path, line):
 # ------------------------------------------------------------------ stopping and showing
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs terminals that hang up")
+def test_nohup_is_left_alone():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_remembered(number, second, monkeypatch):
