@@ -15,7 +15,7 @@ import argparse
 import functools
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -206,7 +206,7 @@ def bench_full_step() -> list[dict]:
     rows = []
     for core in ("rmc", "lstm"):
         config = fast()
-        config = type(config)(**{**config.__dict__, "core": core})
+        config = replace(config, core=core, training=replace(config.training, optimizer="adam"))
         trainer = Trainer(
             NthFarthestProblem(config, torch.device("cuda", 0)), config.training, torch.device("cuda", 0)
         )
