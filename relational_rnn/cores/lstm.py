@@ -99,11 +99,13 @@ class LSTM(RecurrentCore):
     def fold(self) -> Folded | None:
         """The weights as the fused recurrence takes them, for many steps: `step(x, state, folded)`.
 
-        They do not follow the parameters: fold again after an update. None where there is nothing to gain.
+        They do not follow the parameters, and have no gradients: fold again after an update. None where there
+        is nothing to gain.
         """
         if not fused.takes(self.lstm.weight_hh_l0, self.hidden_size):
             return None
-        return Folded(*(part.clone() for part in self._fold()))
+        with torch.no_grad():
+            return Folded(*(part.clone() for part in self._fold()))
 
     def _fold(self) -> Folded:
         lstm = self.lstm

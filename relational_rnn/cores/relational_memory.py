@@ -170,10 +170,14 @@ class RelationalMemory(RecurrentCore):
     def fold(self) -> Folded | None:
         """The weights multiplied out and cast, to take many steps with: `step(x, state, folded)`.
 
-        They do not follow the parameters: fold again after an update. None where there is nothing to gain.
+        They do not follow the parameters, and have no gradients: fold again after an update. None where there
+        is nothing to gain.
         """
         rows = self.kernels()
-        return None if rows is None else self._fold(self.weights(), rows).copied(self.mem_slots, self.spec)
+        if rows is None:
+            return None
+        with torch.no_grad():
+            return self._fold(self.weights(), rows).copied(self.mem_slots, self.spec)
 
     def _fold(self, weights: Weights, rows, inputs: int | None = None) -> Folded:
         bias = None if self.gate_from_memory is None else self._gate_bias()
