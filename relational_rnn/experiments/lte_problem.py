@@ -58,26 +58,33 @@ class LearningToExecuteProblem(Problem):
             curriculum=self.curriculum,
             odds=None if practice is None else practice.odds,
         )
-        logits, more, metrics = self._answers(batch)
+        logits, more, metrics, practised = self._answers(batch)
         self.updates += 1
         metrics = {"accuracy": lte.accuracy(logits, batch), **metrics}
         if practice is not None:
-            metrics |= practice.count(batch, logits.argmax(-1) == batch.targets)
+            metrics |= practice.count(*practised)
         return lte.loss(logits, batch) + more, metrics
 
-    def _answers(self, batch: lte.Batch) -> tuple[Tensor, Tensor | float, dict[str, Tensor]]:
-        """-> (logits, what else is part of the loss, metrics of that)."""
+    def _answers(
+        self, batch: lte.Batch
+    ) -> tuple[Tensor, Tensor | float, dict[str, Tensor], tuple[Tensor, ...]]:
+        """-> (logits, what else is part of the loss, metrics of that, what Practice counts: the digits of a
+        calculation, which depend on one operation each, or else the answers', which depend on all)."""
         model, asked = self.model, (batch.inputs, batch.input_lengths, self.task.output_steps)
         if isinstance(model, Scratchpad):
             logits, written = model.read_and_write(batch, self.task.output_steps)
             loss = written.entropy / batch.mask.numel()  # as much for a digit as for one of the answer
             metrics = {"written_loss": loss.detach(), "written_accuracy": written.accuracy}
-            return logits.float(), loss, metrics
+            operations = batch.operations.t().gather(0, written.level)[..., None]
+            return logits.float(), loss, metrics, (operations, written.right, written.mask)
         feeding = {}
         if model.regime != "non-auto-regressive":
             generator = self.generators["data"]
             feeding = dict(targets=batch.targets, feedback=self._feedback(), generator=generator)
-        return model(*asked, **feeding).float(), 0.0, {}
+        logits = model(*asked, **feeding).float()
+        right = logits.argmax(-1) == batch.targets
+        operations = None if batch.operations is None else batch.operations[None]
+        return logits, 0.0, {}, (operations, right, batch.mask)
 
     def _feedback(self) -> Tensor | float:
         """Chance that the decoder reads its own prediction."""

@@ -79,7 +79,8 @@ class Difficulty:
     """Operations to train on besides the task's own, or more often where they are its own or named again; the
     evaluation has the task's only, as the paper."""
     balance: bool = field(default=False, metadata=ADDED)
-    """Draw operations as often as they are got wrong, instead of equally often, in training."""
+    """Draw operations as often as they are got wrong, instead of equally often, in training. With a
+    scratchpad the digits that are written there count."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,6 @@ class Config:
         require(not pad or one_core, "scratchpad", pad, allowed)
         allowed = f"False, for {self.task} has no operations"
         require(not (balance and memorisation), "curriculum.balance", balance, allowed)
-        allowed = "False, for the answers of a scratchpad are copied from it, whatever the operation"
-        require(not (balance and pad), "curriculum.balance", balance, allowed)
 
     @property
     def samples(self) -> lte.LearningToExecute:

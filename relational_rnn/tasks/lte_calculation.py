@@ -1,16 +1,19 @@
 """How a program is calculated on paper: what is written down at the end of each of its levels.
 
-Numbers are written from the last digit on, with leading zeros, so that each digit follows from few others:
+Numbers are written from the last digit on, with leading zeros, and of several numbers the last digits of all,
+those before them, and so on. Each digit then follows from the ones just read and from at most one that has to
+be remembered. It matters: the digit of a sum of two remembered ones looks random until both are, and models
+stayed for tens of thousands of updates where they knew neither (results/LOG.md).
 
-    a+b, a-b         the value
+    a+b, a-b         by place: a, b, the value
     aifb>celsed      whether the last digit of b is less than that of c (0), equal to it (1) or greater (2),
                      the same of the last two digits, and so on; 1 if the comparison holds, else 0; the value
-    x=afor[k]x+=b    k b, the value
-    a*b              for every digit of b, the last one first: that digit times a, and (from the second on)
-                     this plus the line before without its last digit; then the value, which is made of the
-                     last digits of these lines
+    x=afor[k]x+=b    k; by place: b, k b, a, the value
+    a*b              for every digit of b, the last one first: this digit; by place: it times a, and (from the
+                     second on) this plus the line before without its last digit; then the value, which is
+                     made of the last digits of these lines
 
-    24*13            3 times 24: 270   1 times 24: 42   7 + 24: 13   the value: 213
+    24*13            3   3 times 24: 270   1   1 times 24, and 7 + 24: 4 1 2 3   the value: 213
 
 A line of a product has one digit less than the one before it: more would not be in the value, which is modulo
 10^(length + 1). What is written where follows from the program's text alone.
@@ -63,7 +66,8 @@ class Calculation:
         ways = {operation: BY_SIGN.get(symbol, 0) for operation, symbol in symbols.items()}
         # Digits of each line of a product: none is written where there are no products, to save steps.
         self.lines = range(self.width, 1, -1) if WAYS.index("product") in ways.values() else range(0)
-        self.counts = (self.width, 2 * self.width, 2 * self.width, 2 * sum(self.lines))
+        widths = 2 * sum(self.lines) + len(self.lines)
+        self.counts = (3 * self.width, 2 * self.width, 1 + 4 * self.width, widths)
         self.longest = max(
             len(characters(operations, task.length, task.length, task.nest))
             + sum(1 + self.counts[ways[operation]] for operation in operations)
@@ -113,20 +117,26 @@ class Calculation:
 
     def digits(self, steps: Steps) -> Tensor:
         """What would be written in each of the WAYS: [4, B, N, D], 0 behind its own."""
-        value, multiple = (_backwards(number, self.width) for number in (steps.value, steps.k * steps.b))
+        numbers = steps.a, steps.b, steps.k * steps.b, steps.value
+        a, b, multiple, value = (_backwards(number, self.width) for number in numbers)
         ends = 10 ** torch.arange(1, self.width, device=value.device)
         compared = 1 + (steps.b[..., None].remainder(ends) - steps.c[..., None].remainder(ends)).sign()
         holds = steps.holds.long()[..., None]
         lines, line = [], torch.zeros_like(steps.a)
         for place, width in enumerate(self.lines):
             modulus = (steps.modulus // 10**place).clamp(min=1)[:, None]
-            times = (steps.b // 10**place).remainder(10) * steps.a
+            digit = (steps.b // 10**place).remainder(10)
+            times = digit * steps.a
             line = line // 10 + times
-            lines += [
-                _backwards(number.remainder(modulus), width)
-                for number in ((times, line) if place else (times,))
-            ]
-        ways = ([value], [compared, holds, value], [multiple, value], [*lines, value])
+            numbers = (times, line) if place else (times,)
+            rows = (_backwards(number.remainder(modulus), width) for number in numbers)
+            lines += [digit[..., None], _by_place(*rows)]
+        ways = (
+            [_by_place(a, b, value)],
+            [compared, holds, value],
+            [steps.k[..., None], _by_place(b, multiple, a, value)],
+            [*lines, value],
+        )
         most = max(self.counts)
         ways = [torch.cat(way, -1) for way in ways]
         return torch.stack([F.pad(way, (0, most - way.shape[-1])) for way in ways])
@@ -140,3 +150,8 @@ def until(inputs: Tensor, lengths: Tensor) -> Tensor:
 def _backwards(numbers: Tensor, width: int) -> Tensor:
     """[...] -> [..., width] digits, the last one first."""
     return (numbers[..., None] // 10 ** torch.arange(width, device=numbers.device)).remainder(10)
+
+
+def _by_place(*numbers: Tensor) -> Tensor:
+    """[..., width] each -> the last digit of every number, those before them, and so on."""
+    return torch.stack(numbers, -1).flatten(-2)

@@ -2,7 +2,7 @@
 
 Comparisons are soon right and loops are not; drawn equally often, half of a batch of control is then wasted.
 
-Shapes: B batch, T output steps, N deepest nest, C choices of a task.
+Shapes: B batch, T steps, O operations that a character depends on, C choices of a task.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relational_rnn.tasks.learning_to_execute import BY_NAME, Batch, LearningToExecute
+from relational_rnn.tasks.learning_to_execute import BY_NAME, LearningToExecute
 
 LEAST = 0.03  # added to the share of wrong characters, so that nothing is forgotten
 
@@ -23,13 +23,15 @@ class Practice:
         self.names = [name for name, numbers in BY_NAME.items() if numbers[0] in task.choices]
         self.odds = torch.full((len(task.choices),), 1 / len(task.choices), device=device)  # [C]
 
-    def count(self, batch: Batch, right: Tensor) -> dict[str, Tensor]:
-        """Characters right [T, B] and all characters of the programs that have an operation, of each."""
+    def count(self, operations: Tensor, right: Tensor, asked: Tensor) -> dict[str, Tensor]:
+        """Of each operation: how many characters of `asked` [T, B] depend on it, and how many of these are
+        `right` [T, B]. `operations` [T, B, O] by number; T is 1 where all characters of a sample depend on
+        the same."""
         found = {}
         for name in self.names:
-            has = torch.stack([batch.operations == number for number in set(BY_NAME[name])]).any(0).any(1)
-            asked = batch.mask & has
-            found |= {f"{name}_right": (right & asked).sum().float(), f"{name}_asked": asked.sum().float()}
+            has = torch.stack([operations == number for number in set(BY_NAME[name])]).any(0).any(-1)
+            own = asked & has
+            found |= {f"{name}_right": (right & own).sum().float(), f"{name}_asked": own.sum().float()}
         return found
 
     def update(self, metrics: dict[str, float]) -> dict[str, float]:

@@ -2,11 +2,12 @@
 
 The value of a loop of loops is a + k b + m c, whose last digit is hardly learned at once, not even from the
 digits themselves, and a product of numbers of five digits is not learned at all (results/LOG.md). A single
-step of a calculation on paper is (lte_calculation.py):
+step of a calculation on paper is (lte_calculation.py), for a loop k, and by place the digits of b, k b, a and
+the value:
 
     program                x=(31if24<17else86)for[3]x+=25
-    what the core reads    x=(31if24<17else86)_020680for[3]x+=25_570161     _ is a step without input
-    what the head writes                      020680            570161      then the answer, 161
+    what the core reads    x=(31if24<17else86)_020680for[3]x+=25_3556127860001     _ is a step without input
+    what the head writes                      020680            3556127860001      then the answer, 161
 
 In training the digits that it reads are the true ones. Otherwise they are its own: then the program is all
 that it gets. The answer is written without inputs, as it is without a scratchpad.
@@ -35,6 +36,12 @@ class Written(NamedTuple):
     logits: Tensor  # [S', B, V]
     symbols: Tensor  # [S', B]
     mask: Tensor  # [S', B], where there is something to be written
+    level: Tensor  # [S', B], of the program, that it belongs to
+
+    @property
+    def right(self) -> Tensor:
+        """[S', B]."""
+        return self.logits.argmax(-1) == self.symbols
 
     @property
     def entropy(self) -> Tensor:
@@ -44,8 +51,7 @@ class Written(NamedTuple):
 
     @property
     def accuracy(self) -> Tensor:
-        right = (self.logits.argmax(-1) == self.symbols) & self.mask
-        return right.sum() / self.mask.sum().clamp(min=1)
+        return (self.right & self.mask).sum() / self.mask.sum().clamp(min=1)
 
 
 class Scratchpad(Seq2Seq):
@@ -92,7 +98,8 @@ class Scratchpad(Seq2Seq):
         with self._cores_precision():
             outputs = self.encoder(F.pad(x, (0, 0, 0, 0, 0, steps)))[0]
         logits = self.logits(outputs)
-        return _answer(logits, text, steps), Written(logits[: len(symbols)], symbols, text.writes)
+        written = Written(logits[: len(symbols)], symbols, text.writes, text.level)
+        return _answer(logits, text, steps), written
 
     def _text(self, inputs: Tensor, lengths: Tensor, steps: int) -> Text:
         check_steps(steps)

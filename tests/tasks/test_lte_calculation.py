@@ -19,6 +19,11 @@ def backwards(number, width):
     return str(number % 10**width).zfill(width)[::-1]
 
 
+def by_place(*numbers):
+    """Digits written backwards: the first of each, the second of each, and so on."""
+    return "".join("".join(digits) for digits in zip(*numbers, strict=True))
+
+
 def calculated(text, width):
     """A program with its calculation, from its text alone: what a level takes over is computed by the checker
     of lte_text.py, which does not know about it."""
@@ -34,13 +39,21 @@ def calculated(text, width):
             ends = [(compared[-n:], b[-n:]) for n in range(1, width)]  # the whole of a shorter number
             lines = "".join("0" if x < y else "2" if x > y else "1" for x, y in ends) + str(int(holds))
         elif times:
-            value, lines = a + int(times) * int(b), backwards(int(times) * int(b), width)
+            value = a + int(times) * int(b)
         elif symbol == "*":
             value, lines = a * int(b), long_multiplication(a, b, length + 1, width)
         else:
-            value, lines = a + int(symbol + b), ""
+            value = a + int(symbol + b)
         inner = value % 10 ** (length + 1)
-        read += f"{level}{')' if number + 1 < len(levels) else ''}_{lines}{backwards(inner, width)}"
+        written = backwards(inner, width)
+        first, second = backwards(a, width), backwards(int(b), width)
+        if times:
+            written = times + by_place(second, backwards(int(times) * int(b), width), first, written)
+        elif symbol in ("+", "-"):
+            written = by_place(first, second, written)
+        else:
+            written = lines + written
+        read += f"{level}{')' if number + 1 < len(levels) else ''}_{written}"
     return opening + read
 
 
@@ -55,9 +68,8 @@ def long_multiplication(a, b, digits, width):
         )  # the digits of the value that are left, and room
         product = digit * a
         line = line // 10 + product
-        lines += backwards(product % 10**shown, space)
-        if place:
-            lines += backwards(line % 10**shown, space)
+        rows = (product, line) if place else (product,)
+        lines += str(digit) + by_place(*(backwards(row % 10**shown, space) for row in rows))
         last += str(line % 10) if shown else "0"
     assert last == backwards(a * int(b) % 10**digits, width)[: width - 1]
     return lines
@@ -88,7 +100,10 @@ def test_what_is_read_is_the_program_and_its_calculation(task, length, nest):
     batch = draw(task, 600, curriculum=Curriculum(length, nest, "mix"))
     for text, read in zip(decode(batch.inputs), spelled(Calculation(task), batch), strict=True):
         assert read == calculated(text, length + 1)
-        value = re.findall(r"_(\d+)", read)[-1][-(length + 1) :][::-1]
+        digits = re.findall(r"_(\d+)", read)[-1]
+        last = text.rpartition(")")[2]
+        apart = 1 if "if" in last or "*" in last else 4 if "for" in last else 3  # the value's digits
+        value = digits[::-apart][: length + 1]
         assert int(value) == int(answer("program", text))  # by the checker
 
 
@@ -100,12 +115,12 @@ def test_a_product_by_hand():
     steps = Steps(*pairs, modulus=torch.tensor([1000]))
     calculation = Calculation(LearningToExecute("program", 2, 2))
     digits = calculation.digits(steps)[WAYS.index("product"), 0].tolist()
-    assert "".join(map(str, digits[0])) == "270" + "42" + "13" + "213"
-    assert "".join(map(str, digits[1])) == "000" + "06" + "06" + "006"
+    written = ["".join(map(str, level))[: calculation.counts[WAYS.index("product")]] for level in digits]
+    assert written == ["3270" + "14123" + "213", "0000" + "50066" + "006"]
 
 
 def test_the_example_of_the_docs():
-    program, read = "x=(31if24<17else86)for[3]x+=25", "x=(31if24<17else86)_020680for[3]x+=25_570161"
+    program, read = "x=(31if24<17else86)for[3]x+=25", "x=(31if24<17else86)_020680for[3]x+=25_3556127860001"
     assert calculated(program, 3) == read
     root = Path(__file__).parents[2]
     for page in ("docs/learning-to-execute.md", "relational_rnn/tasks/lte_scratchpad.py"):
@@ -113,7 +128,7 @@ def test_the_example_of_the_docs():
         (at,) = (i for i, line in enumerate(lines) if line.endswith(program))
         assert f" {read} " in lines[at + 1]
         wrote = lines[at + 2]
-        for digits in ("020680", "570161"):  # under the steps that write them, one before they are read
+        for digits in ("020680", "3556127860001"):  # under the steps that write them, before they are read
             assert wrote.index(digits) == lines[at + 1].index(f"_{digits}")
 
 
@@ -125,9 +140,10 @@ def test_the_longest_text_is_as_long_as_said(task, nest):
 
 
 def test_steps_of_the_papers_size():
-    """Without products levels are short; a product of five digits has forty."""
-    assert Calculation(LearningToExecute("control", 5, 2)).longest == 51 + 2 * 13
-    assert Calculation(LearningToExecute("program", 5, 2)).longest == len("(12345*12345)*12345") + 2 * 41
+    """A step without input and 25 digits for a loop, 45 for a product."""
+    loops = len("x=(x=12345for[9]x+=12345)for[9]x+=12345")
+    assert Calculation(LearningToExecute("control", 5, 2)).longest == loops + 2 * 26
+    assert Calculation(LearningToExecute("program", 5, 2)).longest == len("(12345*12345)*12345") + 2 * 46
 
 
 def test_a_text_that_breaks_off_is_calculated_as_far_as_it_goes():
@@ -137,4 +153,4 @@ def test_a_text_that_breaks_off_is_calculated_as_far_as_it_goes():
     lengths = torch.tensor([len(text) for text in texts])
     for inputs in (encode(texts, 7), encode(texts[-1:]).expand(-1, 7)):  # or the text goes on behind it
         text = calculation.text(inputs, lengths)
-        assert text.writes.sum(0).tolist() == [2, 2, 4, 4, 4 + 2, 4 + 2, 4 + 2]
+        assert text.writes.sum(0).tolist() == [6, 6, 5, 5, 5 + 6, 5 + 6, 5 + 6]

@@ -56,18 +56,19 @@ def test_counts_characters_of_programs_that_have_an_operation():
     right = torch.zeros_like(batch.mask)
     loops = (batch.operations == 6).any(1)
     right[:, loops] = True  # all of these right, and nothing else
-    found = practice.count(batch, right)
+    found = practice.count(batch.operations[None], right, batch.mask)
     assert found["loops_right"] == found["loops_asked"] == batch.target_lengths[loops].sum()
     compared = (batch.operations == 4).any(1) | (batch.operations == 5).any(1)
     assert found["comparisons_asked"] == batch.target_lengths[compared].sum()
     assert found["comparisons_right"] == batch.target_lengths[compared & loops].sum()
 
 
-def test_a_training_practises_what_is_wrong_and_resumes_with_its_odds():
+@pytest.mark.parametrize("scratchpad", [False, True])
+def test_a_training_practises_what_is_wrong_and_resumes_with_its_odds(scratchpad):
     smoke = table1_lte.smoke()
-    config = replace(
-        smoke, task="control", curriculum=replace(smoke.curriculum, strategy="mix", balance=True)
-    )
+    curriculum = replace(smoke.curriculum, strategy="mix", balance=True)
+    model = replace(smoke.model, scratchpad=scratchpad)
+    config = replace(smoke, task="control", curriculum=curriculum, model=model)
     assert from_dict(table1_lte.Config, to_dict(config)) == config
     problem = table1_lte.make_problem(config, torch.device("cpu"))
     records = []

@@ -10,6 +10,7 @@ from relational_rnn.cores.lstm import LSTM
 from relational_rnn.cores.relational_memory import RelationalMemory
 from relational_rnn.experiments import table1_lte
 from relational_rnn.tasks.learning_to_execute import Batch, LearningToExecute, Steps, loss
+from relational_rnn.tasks.lte_calculation import WAYS
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_scratchpad import Scratchpad, Written
 from relational_rnn.tasks.lte_text import IDS, VOCABULARY, ZERO, encode
@@ -99,7 +100,7 @@ def test_the_loss_by_hand():
     logits = torch.zeros(2, 2, VOCABULARY)
     logits[0, 0, ZERO + 4] = 100.0  # surely right; of the other two nothing is known
     logits[1, 0, ZERO + 8] = 100.0  # wrong, where nothing is to be written
-    written = Written(logits, symbols, mask)
+    written = Written(logits, symbols, mask, torch.zeros_like(symbols))
     assert written.entropy.item() == pytest.approx(2 * torch.tensor(float(VOCABULARY)).log().item())
     assert written.accuracy.item() == pytest.approx(1 / 3)
 
@@ -116,7 +117,7 @@ def test_a_program_of_too_many_levels():
 
 def test_a_program_that_is_too_long():
     text = "1" * 40 + "+1"
-    with pytest.raises(ValueError, match="steps with calculation=46 is not allowed; allowed: at most 18"):
+    with pytest.raises(ValueError, match="steps with calculation=52 is not allowed; allowed: at most 30"):
         model(LearningToExecute("addition", 2, 2))(encode([text]), torch.tensor([42]), 2)
 
 
@@ -166,7 +167,7 @@ def test_operations_trained_on_besides_have_their_steps():
     asked = config(scratchpad=True)
     asked = replace(asked, curriculum=replace(asked.curriculum, also=("products",)))
     problem = table1_lte.make_problem(asked, torch.device("cpu"))
-    assert problem.model.calculation.counts[-1] == 10  # digits of a product
+    assert problem.model.calculation.counts[-1] == 12  # digits of a product
     loss, metrics = problem.loss()
     assert loss.isfinite()
     assert metrics.keys() == {"accuracy", "written_loss", "written_accuracy"}
@@ -194,9 +195,15 @@ def test_where_nothing_can_be_written_down(change, why):
         replace(config(scratchpad=True), **change)
 
 
-def test_answers_that_are_copied_say_nothing_of_operations():
+def test_a_digit_that_is_written_counts_for_the_operation_of_its_level():
+    """Answers are copied; what is practised goes by the digits that are calculated."""
     asked = config(scratchpad=True)
-    with pytest.raises(
-        ValueError, match=r"curriculum\.balance=True is not allowed; allowed: False, for the answers"
-    ):
-        replace(asked, curriculum=replace(asked.curriculum, balance=True))
+    asked = replace(asked, curriculum=replace(asked.curriculum, balance=True))
+    problem = table1_lte.make_problem(asked, torch.device("cpu"))
+    batch = draw(problem.task, 200)
+    (operations, right, mask), calculation = problem._answers(batch)[3], problem.model.calculation
+    found = problem.practice.count(operations, right, mask)
+    loops, comparisons = (batch.operations == 6), (batch.operations == 4) | (batch.operations == 5)
+    assert found["loops_asked"] == loops.sum() * calculation.counts[WAYS.index("loop")]
+    assert found["comparisons_asked"] == comparisons.sum() * calculation.counts[WAYS.index("comparison")]
+    assert found["loops_right"] + found["comparisons_right"] == (right & mask).sum()
