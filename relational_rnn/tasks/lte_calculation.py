@@ -117,41 +117,44 @@ class Calculation:
 
     def digits(self, steps: Steps) -> Tensor:
         """What would be written in each of the WAYS: [4, B, N, D], 0 behind its own."""
-        numbers = steps.a, steps.b, steps.k * steps.b, steps.value
-        a, b, multiple, value = (_backwards(number, self.width) for number in numbers)
-        ends = 10 ** torch.arange(1, self.width, device=value.device)
-        compared = 1 + (steps.b[..., None].remainder(ends) - steps.c[..., None].remainder(ends)).sign()
-        holds = steps.holds.long()[..., None]
-        lines, line = [], torch.zeros_like(steps.a)
-        for place, width in enumerate(self.lines):
-            modulus = (steps.modulus // 10**place).clamp(min=1)[:, None]
-            digit = (steps.b // 10**place).remainder(10)
-            times = digit * steps.a
-            line = line // 10 + times
-            numbers = (times, line) if place else (times,)
-            rows = (_backwards(number.remainder(modulus), width) for number in numbers)
-            lines += [digit[..., None], _by_place(*rows)]
+        a, b, k, value = steps.a, steps.b, steps.k, steps.value
+        ends = self._powers(value)[1:]
+        compared = 1 + (b[..., None].remainder(ends) - steps.c[..., None].remainder(ends)).sign()
         ways = (
-            [_by_place(a, b, value)],
-            [compared, holds, value],
-            [steps.k[..., None], _by_place(b, multiple, a, value)],
-            [*lines, value],
+            [self._by_place(a, b, value)],
+            [compared, steps.holds.long()[..., None], self._by_place(value)],
+            [k[..., None], self._by_place(b, k * b, a, value)],
+            [*(self._product(steps) if self.lines else []), self._by_place(value)],
         )
         most = max(self.counts)
         ways = [torch.cat(way, -1) for way in ways]
         return torch.stack([F.pad(way, (0, most - way.shape[-1])) for way in ways])
 
+    def _product(self, steps: Steps) -> list[Tensor]:
+        """The lines of a product, [B, N, .] each."""
+        a, b = steps.a[..., None], steps.b[..., None]
+        powers, ends = self._powers(b)[:-1], self._powers(b)[1:]
+        digits = (b // powers).remainder(10)  # [B, N, lines]
+        line = b.remainder(ends) * a // powers  # what has been added up, without its last digits
+        modulus = (steps.modulus[:, None, None] // powers).clamp(min=1)
+        rows = torch.stack([digits * a, line], -1).remainder(modulus[..., None])
+        rows = (rows[..., None, :] // self._powers(b)[:, None]).remainder(10)  # [B, N, lines, width, 2]
+        lines = []
+        for place, width in enumerate(self.lines):  # to the first line nothing is added
+            row = rows[..., place, :width, :] if place else rows[..., place, :width, :1]
+            lines += [digits[..., place : place + 1], row.flatten(-2)]
+        return lines
+
+    def _by_place(self, *numbers: Tensor) -> Tensor:
+        """[B, N] each -> the last digit of every number, those before them, and so on, as many as `width`."""
+        digits = torch.stack(numbers, -1)[..., None, :] // self._powers(numbers[0])[:, None]
+        return digits.remainder(10).flatten(-2)
+
+    def _powers(self, like: Tensor) -> Tensor:
+        """1, 10, 100, ..."""
+        return 10 ** torch.arange(self.width, device=like.device)
+
 
 def until(inputs: Tensor, lengths: Tensor) -> Tensor:
     """Programs without what stands behind their lengths."""
     return inputs.masked_fill(torch.arange(len(inputs), device=inputs.device)[:, None] >= lengths, PAD)
-
-
-def _backwards(numbers: Tensor, width: int) -> Tensor:
-    """[...] -> [..., width] digits, the last one first."""
-    return (numbers[..., None] // 10 ** torch.arange(width, device=numbers.device)).remainder(10)
-
-
-def _by_place(*numbers: Tensor) -> Tensor:
-    """[..., width] each -> the last digit of every number, those before them, and so on."""
-    return torch.stack(numbers, -1).flatten(-2)
