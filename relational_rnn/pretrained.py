@@ -23,6 +23,7 @@ from relational_rnn.experiments import load_experiment, open_run
 from relational_rnn.training import checkpoint
 from relational_rnn.training.config import from_dict, to_dict
 from relational_rnn.training.device import pick_device
+from relational_rnn.training.run_folder import RunFolder
 from relational_rnn.training.weights import free_backends, load_weights, newest_weights
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -86,7 +87,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Pretrained:
     """The model of a run folder with its newest weights."""
     run, experiment, config = open_run(folder)
     described = run.config()
-    model = _empty(experiment, config)
+    model = _empty(experiment, config, run)
     meta = load_weights(run, model)
     sessions = run.sessions()
     first, last = (sessions[0], sessions[-1]) if sessions else ({}, {})
@@ -134,10 +135,15 @@ def begin_with(source: str, experiment: str, model: nn.Module) -> None:
         newest_weights(open_run(source)[0], model)
 
 
-def _empty(experiment: ModuleType, config: Any) -> nn.Module:
-    """The model of these settings, on the CPU, with weights that do not matter."""
+def _empty(experiment: ModuleType, config: Any, run: RunFolder | None = None) -> nn.Module:
+    """The model of these settings, on the CPU, with weights that do not matter. Of a run no data is read."""
     with torch.random.fork_rng(devices=[]):  # a problem seeds the global generator; a caller's is not ours
-        model = experiment.make_problem(config, torch.device("cpu")).model
+        if run is not None and experiment.NAME == "lm":  # how many words there are is the run's
+            from relational_rnn.experiments.language_runs import model_of
+
+            model = model_of(run, config)
+        else:
+            model = experiment.make_problem(config, torch.device("cpu")).model
     free_backends(model)
     return model
 

@@ -6,6 +6,7 @@ Shapes: T steps of an unroll, B games, A actions.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -61,9 +62,11 @@ class Learning:
         for name in ("discount", "trace_decay"):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
         for name in ("entropy_cost", "baseline_cost"):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+            value = getattr(self, name)
+            require(0 <= value < math.inf, name, value, "0 or more, less than inf")
         for name in ("reward_scale", "clip_rho", "clip_c"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        require(self.reward_scale < math.inf, "reward_scale", self.reward_scale, "less than inf")
         require(self.reduction in ("mean", "sum"), "reduction", self.reduction, "mean or sum")
         known = self.time_outs in ("end", "bootstrap")
         require(known, "time_outs", self.time_outs, "end or bootstrap")

@@ -59,12 +59,13 @@ def main(arguments: list[str]) -> int:
 
 
 def collect(runs: list[Path], results: Path | None) -> dict:
+    from relational_rnn.analysis.runs import visible
     from relational_rnn.explorer.export import collect
 
     with user_errors():
         data = collect(runs, results)
     for notice in data["notices"]:
-        print(f"rmc: note: {notice}", file=sys.stderr)
+        print(f"rmc: note: {visible(notice)}", file=sys.stderr)
     return data
 
 

@@ -73,6 +73,7 @@ def from_anywhere(config):
 
 def start(name: str, preset: str, config, path: Path) -> int:
     """Train in a new run folder."""
+    from relational_rnn.analysis.runs import visible
     from relational_rnn.training import distributed
     from relational_rnn.training.config import to_dict
     from relational_rnn.training.run_folder import RunFolder
@@ -86,11 +87,22 @@ def start(name: str, preset: str, config, path: Path) -> int:
         if distributed.restarted(path, trainer.ranks):  # torchrun runs the same command again
             return go_on(trainer, RunFolder.open(path))
     with StopRequest() as stop:  # a signal from here on waits: the folder shall have its first checkpoint
-        if trainer.ranks.rank > 0:
+        run, refused = None, False
+        if trainer.ranks.rank == 0:
+            parameters = sum(p.numel() for p in trainer.problem.model.parameters())
+            try:
+                with user_errors():
+                    run = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
+            except UsageError as error:
+                if trainer.ranks.count == 1:
+                    raise
+                refused = True  # the others must know, and torchrun ends all when one has ended
+                print(f"rmc: error: {visible(str(error))}", file=sys.stderr, flush=True)
+        if trainer.ranks.any(refused):
+            distributed.leave()
+            return 2
+        if run is None:
             return train(trainer, stop, started=True)
-        parameters = sum(p.numel() for p in trainer.problem.model.parameters())
-        with user_errors():
-            run = RunFolder.create(path, name, preset, to_dict(config), parameters=parameters)
         trainer.run_folder = run
         with contextlib.closing(run):
             print(f"run folder: {path}", flush=True)
@@ -147,10 +159,10 @@ def train(trainer, stop, started: bool = False) -> int:
     if run is None:  # not the first process
         try:
             trainer.run(stop=stop)
+            if trainer.step < steps:
+                trainer.save()
         except CannotGoOn:  # as all processes; the first one says why
             return 1
-        if trainer.step < steps:
-            trainer.save()
         distributed.leave()
         return 128 + (stop.signal or signal.SIGTERM) if trainer.step < steps else 0
     track = tracker(trainer.config.track, run)
@@ -158,13 +170,14 @@ def train(trainer, stop, started: bool = False) -> int:
         with Display(steps, trainer.step) as display:
             trainer.problem.watch = display.note
             trainer.run(report=lambda record: (display(record), track(record)), stop=stop)
+        if trainer.step < steps:
+            trainer.save()
     except CannotGoOn as error:
         run.session_ends(trainer.step)
         print(f"rmc: stopped: {error}; the last checkpoint is {run.latest_checkpoint()}", file=sys.stderr)
         return 1
     run.session_ends(trainer.step)
     if trainer.step < steps:
-        trainer.save()
         command = f"rmc train --resume {shlex.quote(str(run.path))}"
         print(f"stopped at step {trainer.step} of {steps}; resume with: {command}")
         return 128 + (stop.signal or signal.SIGTERM)

@@ -118,8 +118,8 @@ class BoxWorld:
         if view not in ("viewport", "full"):
             raise ValueError(f"view is {view!r}; allowed: viewport, full")
         max_steps = whole("max_steps", max_steps)
-        if max_steps < 1:
-            raise ValueError(f"max_steps is {max_steps}; allowed: from 1")
+        if not 1 <= max_steps < 2**31:
+            raise ValueError(f"max_steps is {max_steps}; allowed: from 1, less than 2^31")
         if not isinstance(refill, Real) or not 0 < refill <= 1:
             raise ValueError(f"refill is {refill!r}; allowed: above 0, up to 1")
         self.view, self.max_steps, self.refill = view, max_steps, refill
@@ -227,18 +227,23 @@ class BoxWorld:
 
     def observe(self, state: BoxWorldState) -> Tensor:
         """What the agent sees: `[B, 6, 5, 5]` or `[B, 3, 14, 14]` float32."""
-        if self.view == "viewport":
-            shown = state.room.gather(1, look_up(self._window, state.agent)).int()  # [B, 25]
-            shown[:, 12] = AGENT
-        else:
-            shown = self.cells(state).int()  # [B, C]
-            shown[:, 0] = state.held
+        shown = self.shown(state)
         image = torch.empty(shown.shape[0], self.observation_shape[0], shown.shape[1], device=self.device)
         for channel, table in enumerate(self._palette):
             image[:, channel] = look_up(table, shown)
             if self.view == "viewport":
                 image[:, 3 + channel] = look_up(table, state.held)[:, None]
         return image.view(-1, *self.observation_shape)
+
+    def shown(self, state: BoxWorldState) -> Tensor:
+        """What is in the cells that the agent sees, `[B, 25]` or `[B, C]`."""
+        if self.view == "viewport":
+            shown = state.room.gather(1, look_up(self._window, state.agent)).int()
+            shown[:, 12] = AGENT
+        else:
+            shown = self.cells(state).int()
+            shown[:, 0] = state.held
+        return shown
 
     def cells(self, state: BoxWorldState) -> Tensor:
         """The room with the agent in it, `[B, C]` uint8."""

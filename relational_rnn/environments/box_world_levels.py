@@ -77,6 +77,12 @@ class LevelGenerator:
             max(counts) for counts in (solution_lengths, num_forward, num_backward)
         )
         self.slots = 1 + self.longest + self.most_forward * branch_length + self.most_backward
+        places = (grid_size - 4) * (grid_size - 2)
+        if self.slots > places:
+            raise ValueError(
+                f"grid_size is {grid_size}, with {places} places for a key and boxes, and these are up to "
+                f"{self.slots}: use a larger room or fewer boxes"
+            )
         branches = self.most_forward * (1 + branch_length) + 2 * self.most_backward
         self._split = [3, NUM_COLOURS, branches, self.slots, self.slots + 1, 1]  # uniform numbers of a level
         tensor = lambda values: torch.tensor(list(values), device=self.device)  # noqa: E731

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
-from relational_rnn.environments.base import Step
+from relational_rnn.environments.base import Step, check_actions, check_batch
 
 
 @dataclass
@@ -68,6 +68,7 @@ class GymnasiumGames:
 
     def reset(self, batch_size: int, generator: torch.Generator) -> GymnasiumState:
         """A new episode in each of B new games."""
+        check_batch(batch_size, generator, generator.device)
         if self._env is not None:
             self._env.close()
         self._env = self.make(batch_size)
@@ -81,6 +82,9 @@ class GymnasiumGames:
     ) -> tuple[GymnasiumState, Step]:
         """One step of every game. Games that end always restart; `auto_reset` only says whether the counts
         do, for callers that look at a game's first episode alone."""
+        if self._env is None:
+            raise ValueError("step was called before reset")
+        check_actions(actions, state.steps.shape[0], self.num_actions, actions.device)
         seen, rewards, terminated, truncated, _ = self._env.step(actions.cpu().numpy())
         reward = self._tensor(rewards).float()
         ended = self._tensor(terminated), self._tensor(truncated) & ~self._tensor(terminated)

@@ -137,8 +137,10 @@ class MiniPacman:
         if dynamics not in ("notebook", "paper"):
             raise ValueError(f"dynamics is {dynamics!r}; allowed: notebook, paper")
         frame_cap, max_ghosts = whole("frame_cap", frame_cap), whole("max_ghosts", max_ghosts)
-        if max_ghosts < 1:
-            raise ValueError(f"max_ghosts is {max_ghosts}; at least 1 is needed")
+        if not 1 <= max_ghosts <= 1000:  # of a long game's last level
+            raise ValueError(f"max_ghosts is {max_ghosts}; allowed: 1 to 1000")
+        if frame_cap >= 2**31:
+            raise ValueError(f"frame_cap is {frame_cap}; allowed: less than 2^31, and 0 for none")
         self.mode_name, self.view, self.dynamics = mode, view, dynamics
         self.mode = (MODES if dynamics == "notebook" else PAPER_MODES)[mode]
         self.frame_cap, self.max_ghosts = frame_cap, max_ghosts

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import sys
 from collections import Counter
@@ -19,7 +20,8 @@ from rich.live import Live
 from rich.text import Text
 from torch import Tensor
 
-from relational_rnn.environments.box_world import BoxWorld
+from relational_rnn.environments.box_world import AGENT, BoxWorld
+from relational_rnn.environments.box_world_levels import GEM, KEY, NUM_COLOURS
 from relational_rnn.environments.mini_pacman import MiniPacman
 
 GAMES = {"box-world": BoxWorld, "mini-pacman": MiniPacman}
@@ -62,9 +64,10 @@ def play(
     generator.seed() if seed is None else generator.manual_seed(seed)
     state = env.reset(1, generator)
     console = console or Console()
+    letters = console.color_system != "truecolor"  # else keys that do not fit a lock would look as if
     message = "arrows or WASD move" + (", space waits" if game == "mini-pacman" else "") + ", q gives up"
     source = _keyboard() if keys is None else contextlib.nullcontext(iter(keys))
-    with source as pressed, _live(_screen(env, state, message), console) as live:
+    with source as pressed, _live(_screen(env, state, message, letters), console) as live:
         for key in pressed:
             if key == "quit":
                 message = "given up"
@@ -77,8 +80,8 @@ def play(
                 solved = game == "box-world" and step.reward > 0  # Mini Pacman only ever ends with death
                 message = "out of time" if step.truncated else "solved!" if solved else "game over"
                 break
-            live.update(_screen(env, state, message), refresh=True)
-        live.update(_screen(env, state, message), refresh=True)
+            live.update(_screen(env, state, message, letters), refresh=True)
+        live.update(_screen(env, state, message, letters), refresh=True)
     return float(state.episode_return)
 
 
@@ -99,14 +102,17 @@ def _live(screen: Text, console: Console) -> Live:
     return Live(screen, console=console, auto_refresh=False)
 
 
-def _screen(env, state, message: str) -> Text:
-    """The game as blocks two characters wide, in the colours the agent sees."""
+def _screen(env, state, message: str, letters: bool = False) -> Text:
+    """The game as blocks two characters wide, in the colours the agent sees; of BoxWorld with `letters` for
+    them, where the terminal has fewer."""
     image = env.observe(state)[0, :3]  # [3, h, w]
     rows = (image.permute(1, 2, 0) * 255).round().int().tolist()
+    letters = letters and isinstance(env, BoxWorld)
+    names = iter(map(_letter, env.shown(state)[0].tolist()) if letters else itertools.repeat(" "))
     text = Text()
     for row in rows:
         for red, green, blue in row:
-            text.append("  ", style=f"on rgb({red},{green},{blue})")
+            text.append(f"{next(names)} ", style=f"bold black on rgb({red},{green},{blue})")
         text.append("\n")
     text.append(f"score {float(state.episode_return):g}   step {int(state.steps)}")
     if isinstance(env, MiniPacman):
@@ -114,8 +120,16 @@ def _screen(env, state, message: str) -> Text:
     else:
         held = (env._palette[:, int(state.held)] * 255).round().int().tolist()
         text.append("   key ")
-        text.append("  ", style=f"on rgb({held[0]},{held[1]},{held[2]})")
+        name = _letter(int(state.held)) if letters else " "
+        text.append(f"{name} ", style=f"bold black on rgb({held[0]},{held[1]},{held[2]})")
     return text.append(f"\n{message}")
+
+
+def _letter(code: int) -> str:
+    """Of what a cell of BoxWorld holds: a to t for the colours of keys and locks, * the gem, @ the agent."""
+    if code < KEY or code == AGENT:
+        return {GEM: "*", AGENT: "@"}.get(code, " ")
+    return chr(ord("a") + (code - KEY) % NUM_COLOURS)
 
 
 @contextlib.contextmanager
@@ -156,12 +170,18 @@ def _keyboard() -> Iterator[Iterator[str]]:
 
     # A shell whose job is stopped with Ctrl-Z takes the terminal back, and returns it as the shell has it.
     continued = signal.signal(signal.SIGCONT, lambda *_: tty.setcbreak(terminal))
+    ended = signal.signal(signal.SIGTERM, _end)  # or it would be left without echo and cursor
     try:
         tty.setcbreak(terminal)
         yield _names(read, arrow, ("\x1b",))
     finally:
         signal.signal(signal.SIGCONT, continued)
+        signal.signal(signal.SIGTERM, ended)
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _end(number: int, frame) -> None:
+    raise KeyboardInterrupt(number)
 
 
 def _names(read: Callable[[], str], special: Callable[[], str], prefixes: tuple[str, ...]) -> Iterator[str]:

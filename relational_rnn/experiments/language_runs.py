@@ -32,10 +32,16 @@ def load_model(run: RunFolder, config: table2_lm.Config, device: torch.device) -
         if not (run.path / name).is_file():
             raise RunFolderError(f"{run.path} is not a whole run folder of language modelling: no {name}")
     vocabulary = Vocabulary.load(run.path / VOCABULARY)
-    tokenizer = _tokenizer(run.path / TEXT)
-    model = table2_lm.build_model(config, len(vocabulary))
+    tokenizer, model = _tokenizer(run.path / TEXT), model_of(run, config)
     step = load_weights(run, model)["step"]
     return TrainedModel(model.to(device).eval(), vocabulary, tokenizer, step)
+
+
+def model_of(run: RunFolder, config: table2_lm.Config) -> LanguageModel:
+    """As large as the run's, with weights that do not matter. Nothing but the run folder is read."""
+    if not (run.path / VOCABULARY).is_file():
+        raise RunFolderError(f"{run.path} is not a whole run folder of language modelling: no {VOCABULARY}")
+    return table2_lm.build_model(config, len(Vocabulary.load(run.path / VOCABULARY)))
 
 
 def _tokenizer(path: Path) -> str:

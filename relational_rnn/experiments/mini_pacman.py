@@ -45,7 +45,8 @@ class Task:
     """Most ghosts of a level."""
 
     def __post_init__(self):
-        require(self.frame_cap >= 1, "frame_cap", self.frame_cap, "1 or more: evaluation waits for the end")
+        allowed = "1 or more, less than 2^31: evaluation waits for the end"
+        require(1 <= self.frame_cap < 2**31, "frame_cap", self.frame_cap, allowed)
 
 
 MODEL = Model(channels=(16, 16), kernels=(3, 3), strides=(1, 2), tags="none", units=256)

@@ -89,6 +89,9 @@ class AgentConfig:
 
     def __post_init__(self):
         actor_count(self.actors)  # checks it
+        cells = self.model.cells_as_rows
+        allowed = f"False, with core {self.core}"
+        require(not cells or self.core == "rmc", "model.cells_as_rows", cells, allowed)
 
 
 def build_core(core: Core, model: Model, shapes: dict[int, tuple[int, ...]]) -> RecurrentCore:

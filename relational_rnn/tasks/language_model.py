@@ -125,7 +125,7 @@ class LanguageModel(nn.Module):
         total = nats
         if self.activation_penalty:
             total = total + self.activation_penalty * dropped.float().square().mean()
-        if self.change_penalty:
+        if self.change_penalty and len(outputs) > 1:  # of one step nothing changes
             total = total + self.change_penalty * outputs.float().diff(dim=0).square().mean()
         return Losses(nats, total, map_state(Tensor.detach, state))
 

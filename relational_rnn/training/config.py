@@ -50,7 +50,7 @@ class Training:
     average_after: int = field(default=0, metadata=ADDED)
     """Updates before that mean begins."""
     warmup_steps: int = 0
-    """Updates over which the learning rate rises from zero."""
+    """Updates over which the learning rate rises from zero; in fewer steps it does not get to the top."""
     clip_norm: float | None = None
     """Scale gradients down to this norm; None leaves them."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
@@ -84,7 +84,8 @@ class Training:
             "weight_decay",
             "average_after",
         ):
-            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+            value = getattr(self, name)
+            require(0 <= value < math.inf, name, value, "0 or more, less than inf")
         require(0 <= self.seed < EVAL_SEED, "seed", self.seed, f"0 or more, less than {EVAL_SEED}")
         rate = self.learning_rate
         require(0 < rate < math.inf, "learning_rate", rate, "more than 0, less than inf")

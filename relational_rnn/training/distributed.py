@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relational_rnn.training.checkpoint import write_text
+from relational_rnn.training.run_folder import discard_unborn
 
 JOB = "job.txt"
 
@@ -94,8 +95,10 @@ def note_job(run: Path) -> None:
 
 def restarted(run: Path, ranks: Ranks) -> bool:
     """Whether torchrun had to start this very job again, after it had made that run folder."""
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    known = ranks.rank == 0 and again and (run / JOB).is_file() and (run / JOB).read_text() == _job()
+    again = ranks.rank == 0 and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if again:
+        discard_unborn(run)  # of a job that was ended before its first checkpoint
+    known = again and (run / JOB).is_file() and (run / JOB).read_text() == _job()
     return ranks.any(known)
 
 

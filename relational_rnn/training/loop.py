@@ -92,7 +92,7 @@ class CannotGoOn(RuntimeError):
 
 
 class Diverged(CannotGoOn):
-    """The loss is no longer a number."""
+    """The loss, or a weight, is no longer a number."""
 
 
 class Trainer:
@@ -156,6 +156,9 @@ class Trainer:
         means = dict(zip(self.names, means, strict=True))
         if not math.isfinite(means["loss"]):
             raise Diverged(f"the loss is {means['loss']} at step {self.step}; a lower learning rate may help")
+        kept = finished or self.step % config.checkpoint_every == 0
+        if kept:
+            self._check_weights()
         self.sums.zero_()
         self.summed = 0
         record = {"step": self.step, **means, "learning_rate": learning_rate(config, self.step - 1)}
@@ -171,9 +174,15 @@ class Trainer:
                 with self._averaged():
                     weights = self.problem.model.state_dict()
                     checkpoint.save(self.run_folder.weights_path, weights, {"step": self.step})
-        if finished or self.step % config.checkpoint_every == 0:
+        if kept:
             self.save()
         report(record)
+
+    def _check_weights(self) -> None:
+        """The last update may have broken them, or one since the loss was last looked at."""
+        parameters = self.problem.model.parameters()
+        if not torch.stack([p.detach().isfinite().all() for p in parameters]).all():
+            raise Diverged(f"weights are not finite at step {self.step}; a lower learning rate may help")
 
     def evaluate(self, finished: bool = False) -> dict[str, float]:
         model = self.problem.model
@@ -237,7 +246,10 @@ class Trainer:
     # ------------------------------------------------------------------ checkpoints
 
     def save(self) -> None:
-        """Write a checkpoint of this very step. All ranks must call this; rank 0 writes."""
+        """Write a checkpoint of this very step, unless its weights are broken: those before it are better.
+        All ranks must call this; rank 0 writes."""
+        if self.step:
+            self._check_weights()
         model, generators, ranks = self.problem.model, self.problem.generators, self.ranks
         tensors = {
             **checkpoint.with_prefix("model", model.state_dict()),

@@ -237,7 +237,8 @@ def _git(*arguments: str) -> str:
 
 def discard_unborn(path: Path) -> None:
     """Remove a run folder whose process was killed before its first checkpoint: there is nothing in it."""
-    made_at_the_start = {"config.json", "environment.json", "metrics.jsonl", "checkpoints"}
+    made_at_the_start = {"config.json", "environment.json", "metrics.jsonl", "checkpoints", "job.txt"}
+    made_at_the_start |= {"vocabulary.tsv", "text.json"}  # of language modelling
     if not path.is_dir() or any(path.glob("checkpoints/*.safetensors")):
         return
     names = {item.name.removesuffix(".partial") for item in path.iterdir()}

@@ -10,7 +10,8 @@ from relational_rnn.training.config import Training
 def learning_rate(config: Training, step: int) -> float:
     """The rate for update number `step`, counted from 0.
 
-    linear, cosine: from learning_rate after the warm-up to final_learning_rate at the last step.
+    linear, cosine: from learning_rate after the warm-up to final_learning_rate, which the update after the
+        last one would have.
     trapezoid: constant, and linearly to final_learning_rate over the last fifth of the steps. What is learned
         by leaving one plateau after the other needs the full rate for as long as there is a plateau.
     exponential: Sonnet's for N-th farthest, x 0.9 every 10,000 steps, not below final_learning_rate.

@@ -41,6 +41,17 @@ def test_train_eval_resume(tmp_path, capsys, game, solved):
         (["box-world", "--model.total-units", "30"], "total_units=30 is not allowed"),
         (["mini-pacman", "--task.frame-cap", "0"], "frame_cap=0 is not allowed; allowed: 1 or more"),
         (["mini-pacman", "--core", "gru"], "'gru'"),
+        # No limit, some would say; 2^63 is negative where steps are counted.
+        (["mini-pacman", "--task.frame-cap", str(2**63)], f"frame_cap={2**63} is not allowed; allowed: 1 or"),
+        (["box-world", "--task.max-steps", str(2**63)], f"max_steps is {2**63}; allowed: from 1, less than"),
+        (["mini-pacman", "--task.max-ghosts", "99999999"], "max_ghosts is 99999999; allowed: 1 to 1000"),
+        (["box-world", "--task.num-forward", str(2**63)], "grid_size is 8, with 24 places"),
+        (
+            ["mini-pacman", "--core", "lstm", "--model.cells-as-rows"],
+            "model.cells_as_rows=True is not allowed; allowed: False, with core lstm",
+        ),
+        (["box-world", "--learning.reward-scale", "inf"], "reward_scale=inf is not allowed; allowed: less"),
+        (["box-world", "--learning.baseline-cost", "inf"], "baseline_cost=inf is not allowed; allowed: 0 or"),
     ],
 )
 def test_wrong_options(tmp_path, capsys, arguments, message):

@@ -44,6 +44,28 @@ def test_the_score_is_that_of_the_training(run, capsys):
     assert "is complete: 30 of 30 steps" in capsys.readouterr().out
 
 
+def test_a_model_is_loaded_and_exported_without_its_text(run, tmp_path, capsys):
+    from relational_rnn import pretrained
+
+    copy = shutil.copytree(run, tmp_path / "copy")
+    described = json.loads((copy / "config.json").read_text())
+    described["config"]["data"] = str(tmp_path / "gone")
+    (copy / "config.json").write_text(json.dumps(described))
+    model = pretrained.load_run(copy).model
+    whole = pretrained.load_run(run).model.state_dict()
+    assert all((whole[name] == tensor).all() for name, tensor in model.state_dict().items())
+    (copy / "vocabulary.tsv").unlink()
+    with pytest.raises(ValueError, match=r"not a whole run folder of language modelling: no vocabulary\.tsv"):
+        pretrained.load_run(copy)
+
+
+def test_one_step_has_no_change_to_punish(data, tmp_path, capsys):
+    """The preset has a penalty on changes of the core's output."""
+    run = tmp_path / "run"
+    assert main([*SHORT, "--data", str(data), "--steps", "1", "--run", str(run)]) == 0
+    assert "nan" not in (run / "metrics.jsonl").read_text().lower()
+
+
 def test_evaluations_say_how_far_they_are(data, tmp_path, monkeypatch, capsys):
     said = []
     monkeypatch.setattr(Display, "note", lambda display, text: said.append(text))

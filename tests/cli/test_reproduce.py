@@ -162,6 +162,18 @@ def test_a_cell_killed_before_anything_was_in_it_begins_again(tmp_path, capsys):
     assert read(runs)["copy", "lstm"]["status"] == "finished"
 
 
+def test_a_language_model_killed_before_its_first_checkpoint_is_discarded(tmp_path):
+    """It has its vocabulary before that."""
+    from relational_rnn.training.run_folder import discard_unborn
+
+    for name in ("vocabulary.tsv", "text.json", "job.txt", "notes.txt"):
+        folder = tmp_path / name
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / name).write_text("<unk>\t0\n")
+        discard_unborn(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]  # somebody's own
+
+
 def test_a_cell_that_another_process_trains_is_left_to_it(tmp_path, capsys):
     runs = tmp_path / "runs"
     stopped(runs / "copy-rmc", "rmc", "copy", 10)

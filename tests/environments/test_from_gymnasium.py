@@ -10,7 +10,7 @@ import torch
 import relational_rnn.environments.gym  # noqa: F401  registers the games
 from relational_rnn.agents.learner import AgentProblem, Learning
 from relational_rnn.environments import BoxWorld
-from relational_rnn.environments.from_gymnasium import GymnasiumGames, vector_of
+from relational_rnn.environments.from_gymnasium import GymnasiumGames, GymnasiumState, vector_of
 from relational_rnn.experiments.reinforcement import Model, build_network
 from relational_rnn.training.config import Training
 from relational_rnn.training.loop import Trainer
@@ -122,6 +122,23 @@ def test_bytes_and_channels_last():
     assert seen.shape == (2, 2, 3, 5)
     assert seen[1, 1, 2, 4] == pytest.approx(29 / 255)
     assert seen[0, 0, 0, 1] == pytest.approx(2 / 255)
+
+
+def test_what_games_are_told_is_checked_as_in_the_package():
+    games, generator = GymnasiumGames(vector_of("CartPole-v1")), torch.Generator().manual_seed(0)
+    with pytest.raises(ValueError, match="batch_size is 0; at least one game is needed"):
+        games.reset(0, generator)
+    empty = GymnasiumState(torch.zeros(2, 4, 1, 1), torch.zeros(2, dtype=torch.long), torch.zeros(2))
+    with pytest.raises(ValueError, match="step was called before reset"):
+        games.step(empty, torch.zeros(2, dtype=torch.long), generator)
+    state = games.reset(2, generator)
+    for actions, words in (
+        (torch.zeros(3, dtype=torch.long), r"actions have shape \(3,\); one per game: \(2,\)"),
+        (torch.zeros(2), r"actions have dtype torch\.float32"),
+        (torch.tensor([0, 7]), r"action 7 is not allowed; actions are 0\.\.1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            games.step(state, actions, generator)
 
 
 @pytest.mark.parametrize(

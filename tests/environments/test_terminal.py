@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import shutil
 import signal
 import sys
@@ -117,6 +118,39 @@ def test_keys_are_read_one_by_one_after_a_stop(monkeypatch):
         assert termios.tcgetattr(side) == lines
         assert signal.getsignal(signal.SIGCONT) == handler
     os.close(main)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
+def test_a_game_that_is_told_to_end_gives_the_terminal_back(monkeypatch):
+    """`timeout 60 rmc play box-world`: or the shell would not show what is typed."""
+    import pty
+    import termios
+
+    main, side = pty.openpty()
+    with os.fdopen(side) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        handler, before = signal.getsignal(signal.SIGTERM), termios.tcgetattr(side)
+        with pytest.raises(KeyboardInterrupt), _keyboard():
+            signal.raise_signal(signal.SIGTERM)
+        assert termios.tcgetattr(side) == before
+        assert signal.getsignal(signal.SIGTERM) == handler
+    os.close(main)
+
+
+def test_with_few_colours_keys_and_locks_have_letters():
+    """Of 256 colours a terminal shows eight pairs of the game's twenty alike, of 16 most."""
+    state = BoxWorld(view="full").reset(1, torch.Generator().manual_seed(0))
+    cells = state.room[0].tolist()
+    cells[int(state.agent)] = "@"
+    named = {1: " ", 0: " ", 2: "*", "@": "@"}
+    expected = "".join(f"{named.get(c) or chr(97 + (c - KEY) % 20)} " for c in cells)
+    for colours, shown in (("256", expected), ("standard", expected), ("truecolor", "  " * 196)):
+        console = Console(
+            file=io.StringIO(), width=120, force_terminal=True, color_system=colours, no_color=False
+        )
+        play("box-world", seed=0, keys=["quit"], console=console)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue()).replace("\r", "")
+        assert shown == "".join(line[:28] for line in plain.split("\n")[:14])
 
 
 @pytest.mark.parametrize(("size", "fits"), [((40, 17), False), ((40, 18), True), ((37, 30), False)])

@@ -19,6 +19,7 @@ SMOKE = {
     "conv": ["box-world", "--core", "conv-lstm"],
     "lte": ["lte"],
     "scheduled": ["lte", "--model.regime", "scheduled", "--task", "reverse"],
+    "long": ["lte", "--task", "program", "--length", "5", "--nest", "2"],
     "scratchpad": ["lte", "--model.scratchpad", "--task", "control", "--nest", "2"],
 }
 

@@ -248,6 +248,28 @@ def test_a_phone_needs_no_sideways_scrolling(visit, full_page, section):
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
+def test_long_choices_fit_a_phone(visit, tmp_path, run_of):
+    """Episodes of the models in the package, and programs of the paper's size."""
+    export.write(export.collect([run_of("long")]), tmp_path / "page")
+    for section in ("games", "programs"):
+        with visit(tmp_path / "page", section, size=(320, 740)) as page:
+            models = page.locator(f"#{section} select").first
+            for index in range(models.locator("option").count()):
+                models.select_option(index=index)
+                assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_curves_of_kept_results_have_their_numbers_below(visit, full_page):
+    with visit(full_page, "results") as page:
+        charts = page.locator("#results svg[role=img]").count()
+        tables = page.locator("#results details.numbers", has=page.get_by_text("Curves as a table"))
+        assert tables.count() == charts > 1
+        for i in range(charts):
+            tables.nth(i).locator("summary").click()
+        page.wait_for_timeout(60)
+        assert all(tables.nth(i).locator("tbody tr").count() for i in range(charts))
+
+
 def test_every_control_and_picture_has_a_name(visit, full_page):
     with visit(full_page) as page:
         for section in SECTIONS:

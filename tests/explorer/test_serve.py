@@ -1,8 +1,10 @@
 """The server: this machine only, its folder only, headers that forbid requests elsewhere; and rmc explore."""
 
 import http.client
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -126,6 +128,17 @@ def test_export_to_a_folder(run_of, tmp_path, capsys):
     assert "MB of data" in said
     assert f"page: {tmp_path / 'out' / 'index.html'}" in said
     assert (tmp_path / "out" / "data.js").exists()
+
+
+def test_what_a_run_says_of_itself_is_not_told_to_the_terminal(run_of, tmp_path, capsys):
+    run = shutil.copytree(run_of("lstm"), tmp_path / "run")
+    described = json.loads((run / "config.json").read_text())
+    described["experiment"] = "lm\x1b]0;title\x07"
+    (run / "config.json").write_text(json.dumps(described))
+    assert main(["explore", str(run), "--to", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert "lm\\x1b]0;title\\x07 has no section" in said
+    assert "\x1b" not in said
 
 
 @pytest.mark.parametrize(

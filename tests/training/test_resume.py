@@ -173,6 +173,28 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     assert trainer.run_folder.latest_checkpoint().read_bytes() == good
 
 
+def test_broken_weights_never_replace_a_good_checkpoint(tmp_path):
+    """By the last update before a checkpoint, or before a stop, whose loss was still a number."""
+    trainer = fresh(config(), tmp_path / "run")
+    trainer.run(until=20)
+    files = {path: path.read_bytes() for path in trainer.run_folder.checkpoints.iterdir()}
+    compute = trainer._compute
+
+    def broken():
+        compute()
+        if trainer.step == 39:
+            with torch.no_grad():
+                next(trainer.problem.model.parameters()).fill_(torch.inf)
+
+    trainer._compute = broken
+    with pytest.raises(Diverged, match="weights are not finite at step 40"):
+        trainer.run()
+    with pytest.raises(Diverged, match="weights are not finite at step 40"):
+        trainer.save()  # as a stop would
+    assert {path: path.read_bytes() for path in trainer.run_folder.checkpoints.iterdir()} == files
+    assert trainer.run_folder.metrics()[-1]["step"] == 30
+
+
 @pytest.mark.parametrize(("was", "now"), [(None, 0.9), (0.9, None)])
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path, was, now):
     """Settings edited by hand to average, where the run did not, and the other way round."""

@@ -48,12 +48,13 @@
 
   function chartCard(title, series, percent, levels) {
     const chart = E.lines(series, { label: `${title}: ${series.map((one) => one.name).join(", ")}`, percent, levels });
-    const table = E.tableOf("Curves as a table", () => ({
-      head: ["run", "updates", "value"],
-      rows: series.flatMap((one) => one.points.map(([step, value]) => [one.name, E.thousands(step), shown(value, percent)])),
-    }));
-    return E.card(title, null, chart.element, E.legend(series), table.element);
+    return E.card(title, null, chart.element, E.legend(series), tableOfCurves(series, percent));
   }
+
+  const tableOfCurves = (series, percent) => E.tableOf("Curves as a table", () => ({
+    head: ["run", "updates", "value"],
+    rows: series.flatMap((one) => one.points.map(([step, value]) => [one.name, E.thousands(step), shown(value, percent)])),
+  })).element;
 
   // ---- the paper's claims
 
@@ -99,7 +100,8 @@
       name: `${same[0].whose}: ${unique(same.map((claim) => claim.model)).join(", ")}`,
     }));
     const chart = E.lines(series, { label: `Learning curves: ${series.map((one) => one.name).join("; ")}`, percent, levels });
-    return E.el("div", { class: "stack" }, chart.element, E.legend([...colours].map(([name, colour]) => ({ name, colour }))));
+    const legend = E.legend([...colours].map(([name, colour]) => ({ name, colour })));
+    return E.el("div", { class: "stack" }, chart.element, legend, tableOfCurves(series, percent));
   }
 
   const cell = (label, kind, ...content) => E.el("td", { role: "cell", class: kind, "data-label": label }, ...content);
