@@ -81,6 +81,9 @@ class Difficulty:
     balance: bool = field(default=False, metadata=ADDED)
     """Draw operations as often as they are got wrong, instead of equally often, in training. With a
     scratchpad the digits that are written there count."""
+    thinned: float = field(default=0.0, metadata=ADDED)
+    """Share of samples to train on in which some digits are zero and some loops run once, so that what has to
+    be remembered can be learned piece by piece (tasks/lte_thinning.py)."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Config:
     """Fresh samples of maximum difficulty behind each eval_accuracy."""
 
     def __post_init__(self):
-        _ = self.training_samples  # checks task, length, nest and also
+        _ = self.training_samples  # checks task, length, nest, also and thinned
         require(self.eval_samples >= 1, "eval_samples", self.eval_samples, "1 or more")
         model = self.model
         require(0 <= model.feedback <= 1, "feedback", model.feedback, "0 to 1")
@@ -126,7 +129,7 @@ class Config:
 
     @property
     def training_samples(self) -> lte.LearningToExecute:
-        return replace(self.samples, also=self.curriculum.also)
+        return replace(self.samples, also=self.curriculum.also, thinned=self.curriculum.thinned)
 
 
 def build_core(config: Config, device: torch.device) -> RecurrentCore:

@@ -28,6 +28,7 @@ from torch import Tensor
 from relational_rnn.cores.base import require
 from relational_rnn.tasks.lte_curriculum import Curriculum
 from relational_rnn.tasks.lte_text import IDS, MEMORISATION, PAD, START, TASKS, VOCABULARY, ZERO
+from relational_rnn.tasks.lte_thinning import thin
 
 TaskName = Literal["addition", "control", "program", "copy", "reverse", "double"]
 OperationName = Literal["sums", "differences", "products", "comparisons", "loops"]
@@ -92,6 +93,8 @@ class LearningToExecute:
     also: tuple[OperationName, ...] = ()
     """Operations to draw besides the task's own, each as likely as one of those; of the task's own or named
     again: that much more often. To practise, not to be scored."""
+    thinned: float = 0.0
+    """Share of samples with digits missing (lte_thinning.py). To practise, not to be scored."""
 
     def __post_init__(self):
         require(self.task in TASKS, "task", self.task, ", ".join(TASKS))
@@ -102,12 +105,14 @@ class LearningToExecute:
             valid = _whole(self.nest) and self.nest == 1
             require(valid, "nest", self.nest, f"1, for {self.task} has no programs to nest")
             require(not self.also, "also", self.also, f"none, for {self.task} has no operations")
+            require(not self.thinned, "thinned", self.thinned, f"0, for {self.task} has no operations")
         else:
             require(self.length <= MAX_LENGTH, "length", self.length, f"1 to {MAX_LENGTH} for programs")
             valid = _whole(self.nest) and 1 <= self.nest <= MAX_NEST
             require(valid, "nest", self.nest, f"1 to {MAX_NEST}")
             for name in self.also:
                 require(name in BY_NAME, "also", name, ", ".join(BY_NAME))
+            require(0 <= self.thinned <= 1, "thinned", self.thinned, "0 to 1")
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -263,6 +268,8 @@ def _programs(
     literals = torch.randint(0, 10, (B, 1 + 3 * N, L), **random)  # [B, Q, L] digits
     not_zero = torch.randint(1, 10, (B, 1 + 4 * N), **random)
     literals[..., 0], count = not_zero.split((1 + 3 * N, N), dim=1)  # leading digits; k of every level
+    if task.thinned:
+        literals, count = thin(literals, count, task.thinned, generator)
     if odds is None:
         chosen = torch.randint(0, len(tables.choices), (B, N), **random)
     else:
