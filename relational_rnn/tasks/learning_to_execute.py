@@ -101,18 +101,17 @@ class LearningToExecute:
         if self.nest is None:
             object.__setattr__(self, "nest", 1 if self.memorisation else 2)
         require(_whole(self.length) and self.length >= 1, "length", self.length, "1 or more")
+        require(0 <= self.thinned <= 1, "thinned", self.thinned, "0 to 1")
         if self.memorisation:
             valid = _whole(self.nest) and self.nest == 1
             require(valid, "nest", self.nest, f"1, for {self.task} has no programs to nest")
             require(not self.also, "also", self.also, f"none, for {self.task} has no operations")
-            require(not self.thinned, "thinned", self.thinned, f"0, for {self.task} has no operations")
         else:
             require(self.length <= MAX_LENGTH, "length", self.length, f"1 to {MAX_LENGTH} for programs")
             valid = _whole(self.nest) and 1 <= self.nest <= MAX_NEST
             require(valid, "nest", self.nest, f"1 to {MAX_NEST}")
             for name in self.also:
                 require(name in BY_NAME, "also", name, ", ".join(BY_NAME))
-            require(0 <= self.thinned <= 1, "thinned", self.thinned, "0 to 1")
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -321,6 +320,8 @@ def _memorisation(task: LearningToExecute, length: Tensor, generator: torch.Gene
     device, B, L = generator.device, len(length), task.length
     digits = torch.randint(0, 10, (B, L), generator=generator, device=device)
     digits[:, 0] = torch.randint(1, 10, (B,), generator=generator, device=device)
+    if task.thinned:
+        digits = thin(digits[:, None], digits[:, :0], task.thinned, generator)[0].squeeze(1)
     at = torch.arange(L + 1, device=device)
     inputs = torch.where(at < length[:, None], ZERO + F.pad(digits, (0, 1)), PAD)  # [B, S]
 

@@ -43,7 +43,8 @@ def test_samples_are_thinned_more_and_less():
 
 
 @pytest.mark.parametrize(
-    ("name", "length", "nest"), [("program", 5, 2), ("control", 1, 1), ("addition", 8, 3)]
+    ("name", "length", "nest"),
+    [("program", 5, 2), ("control", 1, 1), ("addition", 8, 3), ("reverse", 5, 1), ("double", 1, 1)],
 )
 def test_thinned_programs_are_programs_and_right(name, length, nest):
     task = LearningToExecute(name, length, nest, thinned=0.7)
@@ -68,7 +69,7 @@ def test_without_it_samples_are_what_they_were():
         ("control", 1.01, "thinned=1.01 is not allowed; allowed: 0 to 1"),
         ("control", -0.5, "thinned=-0.5 is not allowed; allowed: 0 to 1"),
         ("control", float("nan"), "thinned=nan is not allowed; allowed: 0 to 1"),
-        ("copy", 0.5, "thinned=0.5 is not allowed; allowed: 0, for copy has no operations"),
+        ("copy", 2, "thinned=2 is not allowed; allowed: 0 to 1"),
     ],
 )
 def test_bad_shares(task, share, message):
