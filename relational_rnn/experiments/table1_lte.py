@@ -225,9 +225,9 @@ def paper() -> Config:
 
 
 def fast() -> Config:
-    """The paper's tasks with Muon, a decaying rate, a head of products, programs of the maximum alone, half of
-    them with digits missing (tasks/lte_thinning.py), and batches so small that two tasks share a GPU. The RMC
-    has 4 slots of 256: a sequence is one launch; and unit gates, with which it learns addition sooner.
+    """The paper's tasks with Muon, a decaying rate, a head of products, programs of the maximum alone, half
+    of them with digits missing (tasks/lte_thinning.py), and batches so small that two tasks share a GPU. The
+    RMC has 4 slots of 256: a sequence is one launch; and unit gates, with which it learns addition sooner.
 
     rmc train lte --preset fast --task program --core rmc
     Ours: not run on a GPU as it stands. Before digits were missing, on an H200, 9 minutes, two tasks at once:
