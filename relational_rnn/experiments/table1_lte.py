@@ -230,9 +230,10 @@ def fast() -> Config:
     RMC has 4 slots of 256: a sequence is one launch; and unit gates, with which it learns addition sooner.
 
     rmc train lte --preset fast --task program --core rmc
-    Ours: not run on a GPU as it stands. Before digits were missing, on an H200, 9 minutes, two tasks at once:
-    control 75.7 % (the paper: 99.6), full programs 65.4 % (79.0), addition 99.8 % (99.9), memorisation 100 %,
-    each with settings of its own (results/REPRODUCTION.md, LOG.md).
+    Ours: not run on a GPU as it stands; half as wide, an hour of one CPU thread, control 85.6 % (the paper:
+    99.6), full programs 61.7 % (79.0). Before digits were missing, on an H200, 9 minutes, two tasks at once:
+    control 75.7 %, full programs 65.4 %, addition 99.8 % (99.9), memorisation 100 %, each with settings of
+    its own (results/REPRODUCTION.md, LOG.md).
     bf16 for the RMC, TF32 for others.
     """
     training = Training(
