@@ -68,73 +68,63 @@ def test_giving_up(game, options):
     assert "step 2" in console.file.getvalue()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_the_keyboard_is_read_key_by_key_and_given_back(monkeypatch):
-    import pty
-    import termios
-
+@pytest.fixture
+def terminal(monkeypatch):
+    """A pseudo terminal as standard input: (where keys are typed, the terminal)."""
+    pty = pytest.importorskip("pty", reason="needs a pseudo terminal")
     main, side = pty.openpty()
     with os.fdopen(side) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        before = termios.tcgetattr(side)
-        with _keyboard() as keys:
-            os.write(main, b"\x1b[A\x1b[Bw D\x1b[C\x1b[Dxq")
-            names = [next(keys) for _ in range(8)]
-        assert names == ["up", "down", "up", "stay", "right", "right", "left", "quit"]
-        assert termios.tcgetattr(side) == before
+        yield main, side
     os.close(main)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_keys_of_several_characters_are_read_to_their_end(monkeypatch):
+def test_the_keyboard_is_read_key_by_key_and_given_back(terminal):
+    import termios
+
+    main, side = terminal
+    before = termios.tcgetattr(side)
+    with _keyboard() as keys:
+        os.write(main, b"\x1b[A\x1b[Bw D\x1b[C\x1b[Dxq")
+        names = [next(keys) for _ in range(8)]
+    assert names == ["up", "down", "up", "stay", "right", "right", "left", "quit"]
+    assert termios.tcgetattr(side) == before
+
+
+def test_keys_of_several_characters_are_read_to_their_end(terminal):
     """Ctrl, Shift and Alt with an arrow end with a letter of WASD; others are dropped whole."""
-    import pty
-
-    main, side = pty.openpty()
-    with os.fdopen(side) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        with _keyboard() as keys:
-            os.write(main, b"\x1b[1;5A\x1b[1;2D\x1b\x1b[B\x1bOC\x1b[3~\x1b[15~\x1b[1;5P\x1baw\x1bq qqq")
-            names = list(iter(keys.__next__, "quit"))
-        assert names == ["up", "left", "down", "right", "up", "stay"]
-    os.close(main)
+    main, _ = terminal
+    with _keyboard() as keys:
+        os.write(main, b"\x1b[1;5A\x1b[1;2D\x1b\x1b[B\x1bOC\x1b[3~\x1b[15~\x1b[1;5P\x1baw\x1bq qqq")
+        names = list(iter(keys.__next__, "quit"))
+    assert names == ["up", "left", "down", "right", "up", "stay"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_keys_are_read_one_by_one_after_a_stop(monkeypatch):
+def test_keys_are_read_one_by_one_after_a_stop(terminal):
     """Ctrl-Z and fg: between them the shell sets the terminal as it likes it, to whole lines."""
-    import pty
     import termios
 
-    main, side = pty.openpty()
-    with os.fdopen(side) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        handler, lines = signal.getsignal(signal.SIGCONT), termios.tcgetattr(side)
-        with _keyboard():
-            playing = termios.tcgetattr(side)
-            termios.tcsetattr(side, termios.TCSANOW, lines)
-            os.kill(os.getpid(), signal.SIGCONT)
-            assert termios.tcgetattr(side) == playing != lines
-        assert termios.tcgetattr(side) == lines
-        assert signal.getsignal(signal.SIGCONT) == handler
-    os.close(main)
+    _, side = terminal
+    handler, lines = signal.getsignal(signal.SIGCONT), termios.tcgetattr(side)
+    with _keyboard():
+        playing = termios.tcgetattr(side)
+        termios.tcsetattr(side, termios.TCSANOW, lines)
+        os.kill(os.getpid(), signal.SIGCONT)
+        assert termios.tcgetattr(side) == playing != lines
+    assert termios.tcgetattr(side) == lines
+    assert signal.getsignal(signal.SIGCONT) == handler
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_a_game_that_is_told_to_end_gives_the_terminal_back(monkeypatch):
+def test_a_game_that_is_told_to_end_gives_the_terminal_back(terminal):
     """`timeout 60 rmc play box-world`: or the shell would not show what is typed."""
-    import pty
     import termios
 
-    main, side = pty.openpty()
-    with os.fdopen(side) as stdin:
-        monkeypatch.setattr(sys, "stdin", stdin)
-        handler, before = signal.getsignal(signal.SIGTERM), termios.tcgetattr(side)
-        with pytest.raises(KeyboardInterrupt), _keyboard():
-            signal.raise_signal(signal.SIGTERM)
-        assert termios.tcgetattr(side) == before
-        assert signal.getsignal(signal.SIGTERM) == handler
-    os.close(main)
+    _, side = terminal
+    handler, before = signal.getsignal(signal.SIGTERM), termios.tcgetattr(side)
+    with pytest.raises(KeyboardInterrupt), _keyboard():
+        signal.raise_signal(signal.SIGTERM)
+    assert termios.tcgetattr(side) == before
+    assert signal.getsignal(signal.SIGTERM) == handler
 
 
 def test_with_few_colours_keys_and_locks_have_letters():

@@ -53,12 +53,16 @@ def test_thinned_programs_are_programs_and_right(name, length, nest):
         assert [len(text) for text in texts] == batch.input_lengths.tolist()
 
 
-def test_without_it_samples_are_what_they_were():
-    plain = LearningToExecute("program").batch(50, generator=seeded())
-    none = LearningToExecute("program", thinned=0.0).batch(50, generator=seeded())
-    some = LearningToExecute("program", thinned=0.01).batch(50, generator=seeded())
-    assert torch.equal(plain.inputs, none.inputs)
-    assert not torch.equal(plain.inputs, some.inputs)
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("program", ["x=(79303if77373<66698else96843)for[3]x+=99144", "(52918*73691)+23667"]),
+        ("reverse", ["39303", "17373"]),
+    ],
+)
+def test_without_it_samples_are_what_they_were(name, texts):
+    """These were drawn before there was such an option: runs and evaluations stay what they were."""
+    assert decode(LearningToExecute(name).batch(3, generator=seeded()).inputs)[:2] == texts
 
 
 @pytest.mark.parametrize(
